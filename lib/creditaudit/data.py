@@ -1,0 +1,155 @@
+"""CIFAR-10 in memory, and the batches every method sees.
+
+The pictures stay uint8, [N, 3, 32, 32], read through a memory map so that all worker processes share one
+copy. A batch is cropped, flipped and normalised in a single pass by one small compiled kernel.
+It is bit-equal to torchvision's Pad(4), crop, hflip, ToTensor, Normalize, because normalisation is a
+table: a byte has 256 values, and the 3 x 256 float32 results are computed once with torchvision's own
+arithmetic.
+
+An epoch is a pure function of (seed, epoch): `epoch_plan` draws order, crop and flip from a
+counter-based generator. A resumed run needs no generator state, and all methods with one seed see the
+same batches.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+from PIL import Image
+
+from creditaudit.paths import DATA
+
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+PAD = 4  # black pixels on each side before the crop, so offsets are 0 .. 2 * PAD
+PIXELS = 3 * 32 * 32
+PLAN_TAG = 0x706C616E  # keeps the plan's stream apart from other uses of the same seed
+
+TINY = Path(__file__).parent / "assets" / "tiny.png"  # real CIFAR-10 pictures for tests without a network
+TINY_TRAIN = 520  # 52 of each class; the other 260 are test pictures
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Pictures uint8 [N, 3, 32, 32], labels int64 [N]."""
+
+    name: str
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+
+
+def load(name: str, train_size: int | None = None, test_size: int | None = None) -> Dataset:
+    """The first `train_size` and `test_size` pictures of "cifar10" or "tiny" (None: all of them)."""
+    readers = {"cifar10": _read_cifar10, "tiny": _read_tiny}
+    if name not in readers:
+        raise ValueError(f"data: unknown data set {name!r}, expected one of {sorted(readers)}")
+    train_images, train_labels, test_images, test_labels = readers[name]()
+    train = _first("train_size", train_size, len(train_labels))
+    test = _first("test_size", test_size, len(test_labels))
+    return Dataset(name, train_images[:train], train_labels[:train], test_images[:test], test_labels[:test])
+
+
+def _first(field: str, size: int | None, available: int) -> int:
+    if size is not None and not 1 <= size <= available:
+        raise ValueError(f"{field}: {size} is outside 1 .. {available}")
+    return available if size is None else size
+
+
+def _read_cifar10() -> tuple[np.ndarray, ...]:
+    pictures, labels = DATA / "cifar10" / "pictures.npy", DATA / "cifar10" / "labels.npy"
+    if not (pictures.exists() and labels.exists()):
+        raise FileNotFoundError("CIFAR-10 is not in data/cifar10: run `make data` first")
+    x = np.asarray(np.load(pictures, mmap_mode="r"))  # a plain array over the shared map
+    y = np.load(labels)
+    return x[:50000], y[:50000], x[50000:], y[50000:]
+
+
+def _read_tiny() -> tuple[np.ndarray, ...]:
+    """assets/tiny.png: 39 rows of 20 pictures; classes take turns, so picture i has label i % 10."""
+    sheet = np.asarray(Image.open(TINY)).reshape(39, 32, 20, 32, 3)
+    x = np.ascontiguousarray(sheet.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, 32, 32)
+    y = np.arange(len(x)) % 10
+    return x[:TINY_TRAIN], y[:TINY_TRAIN], x[TINY_TRAIN:], y[TINY_TRAIN:]
+
+
+def epoch_plan(seed: int, epoch: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Order of the pictures, and crop offsets dy, dx and flip of the i-th picture *in that order*.
+
+    Only the generator's raw 64-bit words are used: numpy promises never to change those, whereas
+    `permutation` and `integers` may differ between versions.
+    """
+    words = np.random.Philox(np.random.SeedSequence([seed, epoch, PLAN_TAG])).random_raw(4 * n).reshape(4, n)
+    order = np.argsort(words[0], kind="stable")
+    dy, dx = (words[1:3] % (2 * PAD + 1)).astype(np.int64)
+    return order, dy, dx, words[3] >> np.uint64(63) == 1
+
+
+def lookup_table() -> np.ndarray:
+    """[3, 256] float32: what ToTensor and Normalize make of each byte in each channel."""
+    bytes_ = torch.arange(256, dtype=torch.uint8).to(torch.float32).div(255)
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    return bytes_.sub(mean[:, None]).div(std[:, None]).numpy()
+
+
+@numba.njit(cache=True)
+def crop_flip_normalise(images, index, dy, dx, flip, table, out):
+    """out[b] = normalised, flipped crop of images[index[b]]; out is [B, 3072] float32, channel first."""
+    for b in range(index.shape[0]):
+        picture = images[index[b]]
+        top, left, mirrored, row = dy[b] - PAD, dx[b] - PAD, flip[b], out[b]
+        for c in range(3):
+            black = table[c, 0]
+            for y in range(32):
+                at, source_y = (c * 32 + y) * 32, y + top
+                if source_y < 0 or source_y >= 32:
+                    for x in range(32):
+                        row[at + x] = black
+                elif mirrored:
+                    for x in range(32):
+                        source_x = 31 - x + left
+                        row[at + x] = table[c, picture[c, source_y, source_x]] if 0 <= source_x < 32 else black
+                else:
+                    for x in range(32):
+                        source_x = x + left
+                        row[at + x] = table[c, picture[c, source_y, source_x]] if 0 <= source_x < 32 else black
+
+
+def batches(
+    data: Dataset, seed: int, epoch: int, batch: int, augment: bool
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """One epoch of (x [b, 3072] float32, y [b] int64); the last batch may be smaller.
+
+    x is a view of a buffer that the next batch overwrites.
+    """
+    n = len(data.train_labels)
+    order, dy, dx, flip = epoch_plan(seed, epoch, n)
+    if not augment:
+        dy, dx, flip = _centred(n)
+    labels = torch.from_numpy(data.train_labels[order])
+    table, buffer = lookup_table(), np.empty((min(batch, n), PIXELS), np.float32)
+    x = torch.from_numpy(buffer)
+    for start in range(0, n, batch):
+        s = slice(start, min(start + batch, n))
+        crop_flip_normalise(data.train_images, order[s], dy[s], dx[s], flip[s], table, buffer)
+        yield x[: s.stop - s.start], labels[s]
+
+
+def test_tensors(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+    """The whole test set, normalised: x [N, 3072] float32 and y [N] int64."""
+    n = len(data.test_labels)
+    out = np.empty((n, PIXELS), np.float32)
+    crop_flip_normalise(data.test_images, np.arange(n), *_centred(n), lookup_table(), out)
+    return torch.from_numpy(out), torch.from_numpy(data.test_labels)
+
+
+test_tensors.__test__ = False  # pytest: this is no test
+
+
+def _centred(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Offsets that crop the padding away again, and no flip."""
+    return np.full(n, PAD), np.full(n, PAD), np.zeros(n, bool)
