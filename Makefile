@@ -1,0 +1,58 @@
+# Everything is `python -m creditaudit <verb>`; make adds the set-up and the data. Start with `make help`.
+
+PROFILE ?= quick
+VENV := .venv
+PY := $(VENV)/bin/python
+RUN := $(PY) -m creditaudit
+WHAT := --profile $(PROFILE) $(if $(SECTION),--section $(SECTION)) $(if $(SET),--set $(SET))
+HOW := $(if $(JOBS),--jobs $(JOBS)) $(if $(EXECUTOR),--executor $(EXECUTOR))
+# the smoke profile trains on pictures that come with the package
+DATA := $(if $(filter smoke,$(PROFILE)),,data)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup data reproduce train notebooks appendix claims verify-paper test lab bench clean
+
+help:  ## show this list
+	@echo "usage: make <target> [VARIABLE=value ...]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "variables: PROFILE=quick|paper|smoke  SECTION=depth_ladder  SET=d256_L4  JOBS=2  EXECUTOR=  STRICT=1  N=3"
+
+setup: $(VENV)/.complete  ## make the Python environment (.venv) from requirements.lock
+
+$(VENV)/.complete: requirements.lock pyproject.toml tools/setup.sh
+	@bash tools/setup.sh $(VENV)
+
+data: setup  ## fetch CIFAR-10 into data/ and verify it
+	@$(RUN) data
+
+reproduce: setup $(DATA)  ## train, run the notebooks, check the claims, render the appendix
+	@$(RUN) reproduce $(WHAT) $(HOW)
+
+train: setup $(DATA)  ## only the training runs; finished ones are kept
+	@$(RUN) train $(WHAT) $(HOW)
+
+notebooks: setup  ## only run the notebooks over their parameter sets
+	@$(RUN) notebooks $(WHAT)
+
+appendix: setup  ## only render the appendix (PROFILE=paper needs no training)
+	@$(RUN) appendix --profile $(PROFILE)
+
+claims: setup  ## print the verdict on every published claim (STRICT=1: fail on an unexplained contradiction)
+	@$(RUN) claims --profile $(PROFILE) $(if $(STRICT),--strict)
+
+verify-paper: setup data  ## retrain N committed runs of the paper profile and compare
+	@$(RUN) verify-paper $(if $(N),-n $(N)) $(if $(JOBS),--jobs $(JOBS))
+
+test: setup  ## lint and test, offline
+	@$(PY) -m ruff check .
+	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest
+
+lab: setup  ## open the notebooks in JupyterLab
+	@$(PY) -m jupyter lab notebooks
+
+bench: setup data  ## measure the training step against the usual loops
+	@$(RUN) bench
+
+clean:  ## remove caches and the quick and smoke outputs; keep data, .venv and the paper records
+	@rm -rf outputs/quick outputs/smoke .pytest_cache .ruff_cache .hypothesis
+	@find lib tests notebooks -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
