@@ -1,0 +1,313 @@
+"""Claims checked against records: every published claim gets `reproduced`, `contradicted` or `inconclusive`.
+
+`check` looks up the runs a claim asks for, pairs them by seed and hands the numbers to `verdicts`. A claim
+about a cell or an effect needs the study's epochs and number of seeds. A shape claim is decided as soon as
+its runs can: with fewer seeds than the study, the published seed spread (`noise` in claims.yaml) takes the
+place of ours, and one marked `any_epochs` may rest on shorter runs. In a result, `observed` is in the
+natural units of `expected`; `ci` is the 90 % interval in the margin's units (decades for norms): of ours
+minus published for an equivalence, of the effect for an effect, of each inequality's left side for a shape.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from creditaudit import paths, verdicts
+from creditaudit.claimspec import (
+    Claim,
+    ClaimsError,
+    Explanation,
+    Quantity,
+    Setting,
+    Statement,
+    depth_of,
+    load_claims,
+    load_explanations,
+    quantities,
+    rungs,
+    statements,
+)
+from creditaudit.metrics import METRICS, read, scaled
+from creditaudit.records import Record, Store, write_atomically
+from creditaudit.report import Summary, print_table, summary, table
+from creditaudit.verdicts import Verdict
+
+__all__ = [
+    "Claim", "ClaimsError", "Explanation", "Result", "Summary", "check", "load_claims", "load_explanations",
+    "print_table", "run", "summary", "table", "unexplained",
+]  # fmt: skip
+
+STUDY_SEEDS = (42, 123, 456)
+RUN_FIELDS = {"method", "width", "depth", "k", "penalty", "epochs", "seed"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of claims.json, plus what only the tables need."""
+
+    id: str
+    statement: str
+    kind: str
+    expected: Any
+    margin: float | None
+    observed: Any
+    ci: Any
+    n: int
+    verdict: Verdict
+    reason: str
+    command: str
+    claim: Claim = field(repr=False, compare=False)
+    spread: float | None = None  # std over our seeds, in the margin's units
+
+    def to_json(self) -> dict[str, Any]:
+        names = [item.name for item in fields(self) if item.name not in ("claim", "spread")]
+        return {name: _rounded(getattr(self, name)) for name in names}
+
+
+class Undecidable(Exception):
+    """The records cannot speak to a claim; the message is the reason."""
+
+
+class Evidence:
+    """The records of a profile, by what the study varies; runs that change anything else are no evidence."""
+
+    def __init__(self, store: Store, profile: str) -> None:
+        self.profile = profile
+        self.runs: dict[tuple, dict[int, Record]] = defaultdict(dict)
+        for record in store.all():
+            spec = record.spec
+            if set(spec.departures()) <= RUN_FIELDS:
+                run = (spec.method, spec.width, spec.depth, spec.k, spec.penalty, spec.epochs)
+                self.runs[run][spec.seed] = record
+        path = store.folder.parent / "identity.json"
+        self.identity = json.loads(path.read_text()) if path.exists() else {}
+
+    def seeds(self, quantity: Quantity, setting: Setting, epochs: int) -> dict[int, Record]:
+        k = depth_of(quantity.k, setting)
+        return self.runs.get((quantity.method, setting.width, setting.depth, k, quantity.penalty, epochs), {})
+
+    def shared(self, asked: list[Quantity], setting: Setting, epochs: int | None = None) -> list[int]:
+        """Seeds for which every quantity has its run, at the study's epochs or at the given number."""
+        sets = [set(self.seeds(q, setting, epochs or q.epochs or setting.epochs)) for q in asked]
+        return sorted(set.intersection(*sets))
+
+    def budgets(self) -> list[int]:
+        return sorted({epochs for *_, epochs in self.runs}, reverse=True)
+
+    def value(self, quantity: Quantity, setting: Setting, seed: int, epochs: int | None = None) -> Any:
+        """One quantity of one seed, on the scale on which it is compared."""
+        record = self.seeds(quantity, setting, epochs or quantity.epochs or setting.epochs)[seed]
+        layer = None if quantity.layer is None else depth_of(quantity.layer, setting)
+        value = scaled(METRICS[quantity.metric], read(quantity.metric, record, layer))
+        if value is None:
+            raise Undecidable(f"{quantity.metric} is undefined in {record.spec.key}")
+        return value
+
+
+def check(claims: Iterable[Claim], store: Store, profile: str) -> list[Result]:
+    """A verdict for every claim, from the records of one profile."""
+    evidence = Evidence(store, profile)
+    judges = {"exact": _exact, "equivalence": _equivalence, "effect": _effect, "shape": _shape}
+    return [_judged(judges[claim.kind], claim, evidence) for claim in claims]
+
+
+def _judged(judge: Any, claim: Claim, evidence: Evidence) -> Result:
+    try:
+        return judge(claim, evidence)
+    except Undecidable as reason:
+        return _result(claim, None, None, 0, "inconclusive", str(reason))
+
+
+def _exact(claim: Claim, evidence: Evidence) -> Result:
+    """Numbers without training: the mean over the study's seeds, or one seed's row, within the tolerance."""
+    quantity = claim.quantity
+    rows = evidence.identity.get(claim.set, {})
+    wanted = [quantity.seed] if quantity.seed is not None else list(STUDY_SEEDS[: claim.n])
+    missing = [seed for seed in wanted if str(seed) not in rows]
+    if missing:
+        raise Undecidable(f"no identity check of {claim.set} for seed {', '.join(map(str, missing))}")
+    values = np.array([METRICS[quantity.metric].read(rows[str(seed)]) for seed in wanted], dtype=float)
+    observed = values.mean(axis=0)
+    if not np.isfinite(observed).all():
+        raise Undecidable(f"{quantity.metric} is undefined")
+    worst = float(np.abs(observed - np.array(claim.expected)).max())
+    verdict = "reproduced" if worst <= claim.margin else "contradicted"
+    return _result(claim, observed.tolist(), None, len(wanted), verdict, f"largest difference {worst:.1e}")
+
+
+def _equivalence(claim: Claim, evidence: Evidence) -> Result:
+    quantity, alpha = claim.quantity, claim.setting.alpha
+    seeds = _study_seeds(claim, evidence)
+    rows = np.array([np.atleast_1d(evidence.value(quantity, claim.setting, seed)) for seed in seeds])
+    expected = np.atleast_1d(scaled(METRICS[quantity.metric], claim.expected))
+    if len(expected) != rows.shape[1]:
+        raise ClaimsError(f"claim {claim.id}: {len(expected)} expected values, but a run has {rows.shape[1]}")
+    differences = [
+        verdicts.against_published(column, value, claim.std, claim.n)
+        for column, value in zip(rows.T, expected, strict=True)
+    ]
+    verdict = verdicts.equivalent(differences, claim.margin, alpha)
+    ci = [list(difference.bounds(alpha)) for difference in differences]
+    reason = ""
+    if verdict == "inconclusive":
+        needs = [verdicts.seeds_to_decide(d, abs(claim.margin - abs(d.mean)), alpha) for d in differences]
+        reason = verdicts.power_note(needs)
+    observed = [_natural(mean, quantity) for mean in rows.mean(axis=0)]
+    if isinstance(claim.expected, list):
+        return _result(claim, observed, ci, len(seeds), verdict, reason)
+    return _result(claim, observed[0], ci[0], len(seeds), verdict, reason, differences[0].spread)
+
+
+def _effect(claim: Claim, evidence: Evidence) -> Result:
+    alpha = claim.setting.alpha
+    seeds = _study_seeds(claim, evidence)
+    (statement,) = statements(claim)
+    values = _left_side(statement, claim.setting, evidence, seeds)
+    estimate = verdicts.of_sample(values)
+    signed = _signed(estimate, statement)
+    verdict = verdicts.all_positive([signed], alpha)
+    reason = ""
+    if verdict == "inconclusive":
+        reason = verdicts.power_note([verdicts.seeds_to_decide(signed, abs(signed.mean), alpha)])
+    observed, ci = _natural(estimate.mean, claim.quantity), list(estimate.bounds(alpha))
+    return _result(claim, observed, ci, len(seeds), verdict, reason, estimate.spread)
+
+
+def _shape(claim: Claim, evidence: Evidence) -> Result:
+    setting, lines = claim.setting, statements(claim)
+    seeds, epochs = _shape_seeds(claim, evidence)
+    estimates, assumed = [], False
+    for line in lines:
+        values = _left_side(line, setting, evidence, seeds, epochs)
+        noise = _noise(line, setting) if len(seeds) < claim.n else None
+        if noise is None and len(seeds) < 2:
+            raise Undecidable(f"one seed has no spread, and none is published for {line.quantity.metric}")
+        assumed |= noise is not None
+        estimates.append(verdicts.of_few(values, noise) if noise is not None else verdicts.of_sample(values))
+    signed = [_signed(estimate, line) for estimate, line in zip(estimates, lines, strict=True)]
+    verdict = verdicts.all_positive(signed, setting.alpha)
+    notes = [f"at {epochs} epochs"] if epochs else []
+    notes += [f"n={len(seeds)}, published spread as noise"] if assumed else []
+    if verdict == "inconclusive":
+        undecided = [s for s in signed if s.bounds(setting.alpha)[0] <= 0]
+        needs = [verdicts.seeds_to_decide(s, abs(s.mean), setting.alpha) for s in undecided]
+        notes.append(verdicts.power_note(needs))
+    if claim.form == "all":
+        observed = [_natural(e.mean, line.quantity) for e, line in zip(estimates, lines, strict=True)]
+    else:
+        means = [np.mean([evidence.value(q, setting, seed, epochs) for seed in seeds]) for q in rungs(claim)]
+        observed = [_natural(mean, claim.quantity) for mean in means]
+    ci = [list(estimate.bounds(setting.alpha)) for estimate in estimates]
+    return _result(claim, observed, ci, len(seeds), verdict, ", ".join(notes))
+
+
+def _study_seeds(claim: Claim, evidence: Evidence) -> list[int]:
+    """Seeds at the study's epochs, as many as the study had (two where it had one: ours need a spread)."""
+    seeds = evidence.shared(list(quantities(claim)), claim.setting)
+    needed = max(claim.n, 2)
+    if len(seeds) < needed:
+        raise Undecidable(_missing(claim, evidence, needed, len(seeds)))
+    return seeds
+
+
+def _shape_seeds(claim: Claim, evidence: Evidence) -> tuple[list[int], int | None]:
+    """Seeds for a shape, and the number of epochs where it is not the study's."""
+    asked = list(quantities(claim))
+    seeds = evidence.shared(asked, claim.setting)
+    if seeds:
+        return seeds, None
+    for epochs in evidence.budgets() if claim.any_epochs else ():
+        seeds = evidence.shared(asked, claim.setting, epochs)
+        if seeds:
+            return seeds, epochs
+    raise Undecidable(_missing(claim, evidence, claim.n, 0))
+
+
+def _missing(claim: Claim, evidence: Evidence, needed: int, have: int) -> str:
+    epochs = "/".join(str(e) for e in sorted({q.epochs or claim.setting.epochs for q in quantities(claim)}))
+    if evidence.profile == "paper":
+        return f"runs missing: {have} of {needed} seeds at {epochs} epochs"
+    return f"needs profile paper ({needed} seeds at {epochs} epochs)"
+
+
+def _left_side(
+    statement: Statement, setting: Setting, evidence: Evidence, seeds: list[int], epochs: int | None = None
+) -> list[float]:
+    """quantity (- minus), one number per seed."""
+    values = [evidence.value(statement.quantity, setting, seed, epochs) for seed in seeds]
+    if statement.minus is None:
+        return values
+    others = [evidence.value(statement.minus, setting, seed, epochs) for seed in seeds]
+    return [value - other for value, other in zip(values, others, strict=True)]
+
+
+def _signed(estimate: verdicts.Estimate, statement: Statement) -> verdicts.Estimate:
+    """Turned so that the statement holds where the mean is positive."""
+    log = statement.quantity.log and statement.threshold > 0
+    threshold = math.log10(statement.threshold) if log else statement.threshold
+    return estimate.shifted(threshold, 1 if statement.direction == "above" else -1)
+
+
+def _noise(statement: Statement, setting: Setting) -> float | None:
+    """Assumed std of one seed's left side: independent errors, so pairing is given no credit."""
+    sides = [side for side in (statement.quantity, statement.minus) if side]
+    known = [setting.noise.get(side.method) for side in sides if side.metric == "test_accuracy"]
+    return None if len(known) < len(sides) or None in known else math.hypot(*known)
+
+
+def _natural(value: float, quantity: Quantity) -> float:
+    return 10.0 ** float(value) if quantity.log else float(value)
+
+
+def _result(
+    claim: Claim, observed: Any, ci: Any, n: int, verdict: Verdict, reason: str, spread: float | None = None
+) -> Result:
+    command = f"make reproduce PROFILE=paper SECTION={claim.section} SET={claim.set}"
+    copied = [getattr(claim, name) for name in ("id", "statement", "kind", "expected", "margin")]
+    return Result(*copied, observed, ci, n, verdict, reason, command, claim, spread)
+
+
+def _rounded(value: Any) -> Any:
+    """Six significant digits: the same bytes for the same records, on any machine."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def unexplained(results: Iterable[Result], explanations: dict[str, Explanation]) -> list[str]:
+    """One sentence per contradicted claim without an explanation that points to existing records."""
+    problems = []
+    for result in results:
+        if result.verdict != "contradicted":
+            continue
+        if result.id not in explanations:
+            problems.append(f"{result.id} is contradicted and has no entry in params/explanations.yaml")
+            continue
+        lost = [key for key in explanations[result.id].records if not _exists(key)]
+        problems += [f"{result.id} is explained by record {key!r}, which does not exist" for key in lost]
+    return problems
+
+
+def _exists(key: str) -> bool:
+    """A run's key, or `identity` for the check without training; of whichever profile."""
+    return any(paths.OUTPUTS.glob(f"*/runs/{key}.json")) or any(paths.OUTPUTS.glob(f"*/{key}.json"))
+
+
+def run(profile: str, strict: bool = False) -> int:
+    """Check every claim, write claims.json, print the table; the exit code of `make claims`."""
+    claims = load_claims()
+    explanations = load_explanations(claims)
+    folder = paths.profile_dir(profile)
+    results = check(claims, Store(folder), profile)
+    lines = json.dumps([result.to_json() for result in results], indent=1, sort_keys=True, allow_nan=False)
+    write_atomically(folder / "claims.json", lines + "\n")
+    print_table(results)
+    problems = unexplained(results, explanations) if strict else []
+    for problem in problems:
+        print(f"STRICT: {problem}")
+    return 1 if problems else 0

@@ -1,0 +1,253 @@
+"""The language of `params/claims.yaml`: what a claim may say, and clear refusal of what it may not.
+
+A *quantity* is a metric (`metrics.METRICS`) of a run: `{metric: h_norm, method: dfa, layer: L, penalty:
+0.01}`. The claim's set gives width, depth and epochs; k is full depth and the penalty 0 unless said. A
+*statement* puts a quantity, or the difference of two paired by seed, above or below a threshold. Effects
+and shapes are nothing but lists of statements; `statements(claim)` spells them out.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from creditaudit import paths
+from creditaudit.metrics import METRICS
+from creditaudit.spec import Method
+
+Kind = Literal["exact", "equivalence", "effect", "shape"]
+Direction = Literal["above", "below"]
+Depth = int | Literal["L"]
+
+
+class ClaimsError(ValueError):
+    """claims.yaml or explanations.yaml is written wrongly; the message names the claim and the remedy."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Quantity(Strict):
+    """One number per seed."""
+
+    metric: str
+    method: Method | None = None  # not for the identity check, which trains nothing
+    k: Depth = "L"
+    layer: Depth | None = None
+    penalty: float = Field(0.0, ge=0)
+    epochs: int | None = Field(None, ge=1)  # only where it differs from the set's
+    seed: int | None = None  # only for exact claims about one seed
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.metric not in METRICS:
+            raise ValueError(f"unknown metric {self.metric!r}{nearest(self.metric, METRICS)}")
+        metric = METRICS[self.metric]
+        for name, needed in (("layer", metric.layer is not None), ("method", metric.source == "run")):
+            if needed != (getattr(self, name) is not None):
+                raise ValueError(f"metric {self.metric!r} {'needs a' if needed else 'takes no'} {name}")
+        return self
+
+    @property
+    def log(self) -> bool:
+        return METRICS[self.metric].log
+
+
+class Statement(Strict):
+    """quantity (- minus) above or below threshold. Norms: in natural units, so a ratio for a difference."""
+
+    quantity: Quantity
+    minus: Quantity | None = None
+    direction: Direction
+    threshold: float
+
+
+class Setting(Strict):
+    """What a set of runs has in common, and the head of claims.yaml."""
+
+    width: int
+    depth: int
+    epochs: int
+    alpha: float = Field(gt=0, lt=0.5)
+    noise: dict[Method, Annotated[float, Field(gt=0)]]
+
+
+class Claim(Strict):
+    """One published claim with the margin it is judged by."""
+
+    id: str
+    statement: str
+    where: str
+    section: str
+    set: str
+    kind: Kind
+    quantity: Quantity | None = None
+    minus: Quantity | None = None
+    direction: Direction | None = None
+    form: Literal["rising", "falling", "argmax", "all"] | None = None
+    over: dict[Literal["k"], list[Depth]] | None = None
+    all: list[Statement] | None = None
+    expected: float | list[float] | str
+    std: float | None = Field(None, ge=0)
+    margin: float | None = Field(None, gt=0)
+    n: int = Field(3, ge=1)
+    any_epochs: bool = False
+    setting: Setting
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        needed = {
+            "exact": {"quantity", "margin"},
+            "equivalence": {"quantity", "margin"},
+            "effect": {"quantity", "direction", "margin"},
+            "shape": {"form", "all"} if self.form == "all" else {"form", "over", "quantity"},
+        }[self.kind]
+        allowed = needed | {"effect": {"minus"}, "equivalence": {"std"}}.get(self.kind, set())
+        for name in ("quantity", "minus", "direction", "form", "over", "all", "std", "margin"):
+            given = getattr(self, name) is not None
+            if given and name not in allowed:
+                raise ValueError(f"a claim of kind {self.kind!r} takes no {name!r}")
+            if not given and name in needed:
+                raise ValueError(f"a claim of kind {self.kind!r} needs {name!r}")
+        if self.kind != "shape" and isinstance(self.expected, str):
+            raise ValueError(f"expected: {self.expected!r} is a string, not a number{WRITE_FLOATS}")
+        if self.any_epochs and self.kind != "shape":
+            raise ValueError("only a shape may hold at any number of epochs")
+        trained = any(METRICS[quantity.metric].source == "run" for quantity in quantities(self))
+        if trained == (self.kind == "exact"):
+            raise ValueError("kind 'exact' is for quantities without training, and only for those")
+        self._inside_the_network()
+        return self
+
+    def _inside_the_network(self) -> None:
+        for quantity in quantities(self):
+            metric = METRICS[quantity.metric]
+            deepest = self.setting.depth - (metric.layer == "block")
+            if isinstance(quantity.layer, int) and not 0 <= quantity.layer <= deepest:
+                raise ValueError(f"layer {quantity.layer} is outside 0..{deepest}")
+            if not 0 <= depth_of(quantity.k, self.setting) <= self.setting.depth:
+                raise ValueError(f"k = {quantity.k} is outside 0..{self.setting.depth}")
+
+    @property
+    def place(self) -> str:
+        return f"{self.section}/{self.set}"
+
+
+def depth_of(value: Depth, setting: Setting) -> int:
+    return setting.depth if value == "L" else value
+
+
+def rungs(claim: Claim) -> list[Quantity]:
+    """The quantities a shape compares, in order."""
+    return [claim.quantity.model_copy(update={"k": k}) for k in claim.over["k"]]
+
+
+def statements(claim: Claim) -> list[Statement]:
+    """What an effect or a shape asserts, one line per inequality."""
+    if claim.kind == "effect":
+        slack = claim.margin if claim.direction == "below" else -claim.margin
+        threshold = claim.expected * 10**slack if claim.quantity.log else claim.expected + slack
+        sides = {"quantity": claim.quantity, "minus": claim.minus}
+        return [Statement(**sides, direction=claim.direction, threshold=threshold)]
+    if claim.form == "all":
+        return claim.all
+    steps = rungs(claim)
+    if claim.form == "argmax":
+        best = claim.quantity.model_copy(update={"k": int(claim.expected)})
+        pairs = [(best, other) for other in steps if other.k != best.k]
+    else:
+        pairs = [(b, a) if claim.form == "rising" else (a, b) for a, b in pairwise(steps)]
+    equal = 1.0 if claim.quantity.log else 0.0
+    return [Statement(quantity=more, minus=less, direction="above", threshold=equal) for more, less in pairs]
+
+
+def quantities(claim: Claim) -> Iterator[Quantity]:
+    """Every quantity whose runs a claim needs."""
+    if claim.kind in ("exact", "equivalence"):
+        yield claim.quantity
+        return
+    for statement in statements(claim):
+        yield statement.quantity
+        if statement.minus:
+            yield statement.minus
+
+
+def load_claims(path: Path | None = None) -> list[Claim]:
+    """Every claim of claims.yaml, in its order, or an error that names the first wrong one."""
+    path = path or paths.PARAMS / "claims.yaml"
+    head = yaml.safe_load(path.read_text())
+    for name in head:
+        if name not in HEAD:
+            raise ClaimsError(f"{path.name}: unknown field {name!r}{nearest(name, HEAD)}")
+    claims = [_claim(head, place, entry) for place, entries in head["claims"].items() for entry in entries]
+    seen: set[str] = set()
+    for claim in claims:
+        if claim.id in seen:
+            raise ClaimsError(f"claim {claim.id}: this id is used twice")
+        seen.add(claim.id)
+    return claims
+
+
+HEAD = ("alpha", "noise", "sets", "claims")
+WRITE_FLOATS = " (YAML reads 1e-3 as text: write 1.0e-3, without quotes)"
+
+
+def _claim(head: dict[str, Any], place: str, entry: dict[str, Any]) -> Claim:
+    name = entry.get("id", f"without id in {place}")
+    if place not in head["sets"]:
+        raise ClaimsError(f"claim {name}: {place!r} is not among the sets{nearest(place, head['sets'])}")
+    section, set_name = place.split("/")
+    setting = {"alpha": head["alpha"], "noise": head["noise"], **head["sets"][place]}
+    try:
+        return Claim(**(entry | {"section": section, "set": set_name, "setting": setting}))
+    except ValidationError as error:
+        raise ClaimsError(f"claim {name}: {_explain(error)}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"unknown field {where!r}{nearest(str(problem['loc'][-1]), _fields_at(problem['loc']))}"
+    text = problem["msg"].removeprefix("Value error, ")
+    hint = WRITE_FLOATS if isinstance(problem["input"], str) and "number" in text else ""
+    return f"{where}: {text}{hint}" if where else f"{text}{hint}"
+
+
+def _fields_at(location: tuple) -> list[str]:
+    """The names that were possible where an unknown one stood."""
+    if len(location) == 1:
+        return [name for name in Claim.model_fields if name not in ("section", "set", "setting")]
+    models = {"quantity": Quantity, "minus": Quantity, "setting": Setting}
+    return list(models.get(location[-2], Statement).model_fields)
+
+
+def nearest(name: str, known: Any) -> str:
+    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(known)}"
+
+
+class Explanation(Strict):
+    """Why a claim is contradicted, with the runs that show it."""
+
+    text: str = Field(min_length=1)
+    records: list[str] = Field(min_length=1)
+
+
+def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str, Explanation]:
+    """claim id -> explanation; an id that no claim has is an error."""
+    path = path or paths.PARAMS / "explanations.yaml"
+    entries = (yaml.safe_load(path.read_text()) if path.exists() else None) or {}
+    known = [claim.id for claim in claims]
+    for name in entries:
+        if name not in known:
+            raise ClaimsError(f"{path.name}: no claim {name!r}{nearest(name, known)}")
+    try:
+        return {name: Explanation(**entry) for name, entry in entries.items()}
+    except (ValidationError, TypeError) as error:
+        raise ClaimsError(f"{path.name}: an explanation is {{text: ..., records: [keys]}}; {error}") from None

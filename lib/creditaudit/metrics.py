@@ -1,0 +1,168 @@
+"""What a claim or a table may ask of a run: one name, one number (or one number per layer).
+
+`METRICS` is the whole list; claims.yaml, the tables and the figures all read records through it, so a name
+means the same everywhere. Layers are 0..L for states (h_0 is the embed's output) and 0..L-1 for blocks.
+
+Norms and growth spread over twenty decades: they are *stated* in natural units and *compared* in log10. Two
+conventions of |g| exist and differ eightfold. `g_norm` is the audit's, a mean cross-entropy over batches of
+128; `g_norm_1024` and everything over epochs is the trajectories', one batch of 1024.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from creditaudit.records import Record
+
+D1_LIMIT = 50.0  # growth over one block above which D1 fails
+D2_FLOOR = 1e-7  # |g_L| below which D2 fails
+D3_GAIN = 0.02  # accuracy over the frozen network that D3 asks for
+
+Value = float | list[float] | None  # None: not finite, or not measured in this run
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How to read one number from a record (or, for `identity`, from a row of identity.json)."""
+
+    about: str
+    read: Callable[..., Value]
+    log: bool = False  # compared in log10
+    layer: str | None = None  # "state" or "block" where a layer must be named
+    source: str = "run"  # or "identity"
+
+
+def read(name: str, record: Record, layer: int | None = None) -> Value:
+    """One metric of one run, in natural units."""
+    metric = METRICS[name]
+    return metric.read(record, layer) if metric.layer else metric.read(record)
+
+
+def verdict(record: Record, frozen: Record) -> str:
+    """PASS, or FAIL(D1+D2) and so on; `frozen` is the k = 0 run that D3 subtracts."""
+    gain = record.final["test_accuracy"] - frozen.final["test_accuracy"]
+    growth, g_last = record.final["growth"], record.final["g_norm"][-1]
+    # A number that overflowed is stored as null: the worst case of D1, and no reference for D2.
+    failed = {
+        "D1": growth is None or growth > D1_LIMIT,
+        "D2": g_last is None or g_last < D2_FLOOR,
+        "D3": gain < D3_GAIN,
+    }
+    names = "+".join(name for name, fails in failed.items() if fails)
+    return f"FAIL({names})" if names else "PASS"
+
+
+def first_failure(values: list[float | None], fails: Callable[[float], bool]) -> int:
+    """The first epoch, counted from 1, at which a diagnostic fails; one past the last where it never does."""
+    hits = (epoch for epoch, value in enumerate(values, 1) if value is None or fails(value))
+    return next(hits, len(values) + 1)
+
+
+def growth_by_epoch(record: Record) -> list[float | None]:
+    """D1's statistic, the largest ratio of consecutive median norms, after each epoch."""
+    return [_growth(norms) for norms in record.epochs["h_norm"]]
+
+
+def g_last_by_epoch(record: Record) -> list[float | None]:
+    """|g_L| after each epoch, batch 1024."""
+    return [norms[-1] for norms in record.epochs["g_norm"]]
+
+
+def _growth(norms: list[float | None]) -> float | None:
+    if any(norm is None for norm in norms):
+        return None
+    return max(after / before for before, after in pairwise(norms))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    return None if not values or None in values else float(np.mean(values))
+
+
+def _final(name: str) -> Callable[[Record], Any]:
+    return lambda record: record.final.get(name)
+
+
+def _final_at(name: str) -> Callable[[Record, int], float | None]:
+    return lambda record, layer: record.final[name][layer]
+
+
+def _final_mean(name: str, first: int = 0) -> Callable[[Record], float | None]:
+    return lambda record: _mean(record.final[name][first:])
+
+
+def _extreme(choose: Callable, series: Callable[[Record], list]) -> Callable[[Record], float | None]:
+    return lambda record: None if None in series(record) else choose(series(record))
+
+
+def _state_error_fall(record: Record) -> float | None:
+    errors = record.epochs.get("state_error")
+    return errors[-1] / errors[0] if errors and None not in (errors[0], errors[-1]) else None
+
+
+def _first_d1(record: Record) -> int:
+    return first_failure(growth_by_epoch(record), lambda growth: growth > D1_LIMIT)
+
+
+def _first_d2(record: Record) -> int:
+    return first_failure(g_last_by_epoch(record), lambda g: g < D2_FLOOR)
+
+
+def _nudge(record: Record) -> float | None:
+    return _mean(record.final["nudge_in"]["0.01"])
+
+
+def _fresh_null(record: Record) -> float | None:
+    return (record.final.get("fresh_null") or {}).get("mean")
+
+
+def _identity_ratio(row: dict) -> float | None:
+    return _mean(row["block_ratio"])
+
+
+METRICS: dict[str, Metric] = {
+    "test_accuracy": Metric("test accuracy after the last epoch", _final("test_accuracy")),
+    "h_norm": Metric("median ||h_l||", _final_at("h_norm"), log=True, layer="state"),
+    "g_norm": Metric("median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state"),
+    "g_norms": Metric("the same at every layer", _final("g_norm"), log=True),
+    "g_norm_1024": Metric(
+        "median ||dCE/dh_l|| after the last epoch, batch 1024",
+        lambda record, layer: record.epochs["g_norm"][-1][layer],
+        log=True,
+        layer="state",
+    ),
+    "growth": Metric("D1: max over l of median ||h_l+1|| / median ||h_l||", _final("growth"), log=True),
+    "growth_peak": Metric("its maximum over epochs", _extreme(max, growth_by_epoch), log=True),
+    "g_lowest": Metric("minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True),
+    "first_d1": Metric("first epoch at which D1 fails", _first_d1),
+    "first_d2": Metric("first epoch at which D2 fails, batch 1024", _first_d2),
+    "gamma": Metric("Gamma: cosine with g at the block's input, mean over blocks", _final_mean("gamma_in")),
+    "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1)),
+    "gamma_at": Metric("Gamma_l", _final_at("gamma_in"), layer="block"),
+    "rho": Metric("rho, mean over blocks, float64", _final_mean("rho_in")),
+    "rho_deep": Metric("the same without block 0", _final_mean("rho_in", first=1)),
+    "nudge": Metric("loss change under a nudge, eta .01, mean over blocks", _nudge),
+    "fresh_null": Metric("Gamma with feedback matrices never trained against", _fresh_null),
+    "state_error_fall": Metric("State Bridge: last state error over the first", _state_error_fall, log=True),
+    "identity_ratio": Metric("||f_l|| / ||h_l||, mean over blocks", _identity_ratio, source="identity"),
+    "identity_deviation": Metric("||h_L - h_0|| / ||h_0||", lambda row: row["deviation"], source="identity"),
+    "identity_cosine": Metric("cos(h_L, h_0)", lambda row: row["cosine"], source="identity"),
+    "identity_row": Metric(
+        "block ratios, deviation, cosine",
+        lambda row: [*row["block_ratio"], row["deviation"], row["cosine"]],
+        source="identity",
+    ),
+}
+
+
+def scaled(metric: Metric, value: Value) -> Value:
+    """The number as it is compared: log10 for norms; None where that is undefined."""
+    if isinstance(value, list):
+        numbers = [scaled(metric, item) for item in value]
+        return None if None in numbers else numbers
+    if value is None or not math.isfinite(value) or (metric.log and value <= 0):
+        return None
+    return math.log10(value) if metric.log else float(value)

@@ -1,0 +1,63 @@
+"""Made-up run records in the real schema, for tests that need records but no training."""
+
+from typing import Any
+
+from creditaudit.records import Record
+from creditaudit.spec import RunSpec
+
+
+def make_record(
+    method: str = "dfa",
+    accuracy: float = 0.3,
+    h_last: float = 200.0,
+    g_last: float = 4e-4,
+    growth: float = 3.0,
+    gamma: float = 0.1,
+    rho: float = 0.1,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A record as JSON. Other fields go to the spec; `epochs_data` and `final` override contents."""
+    final_changes, epochs_changes = fields.pop("final", {}), fields.pop("epochs_data", {})
+    spec = RunSpec(method=method, **fields)
+    blocks, states, epochs = spec.depth, spec.depth + 1, spec.epochs
+    # Every state but the last sits where a single block can make the growth asked for.
+    h_norm = [h_last / growth] * blocks + [h_last]
+    final = {
+        "test_accuracy": accuracy,
+        "h_norm": h_norm,
+        "g_norm": [g_last] * states,
+        "g_norm_per_sample": [128 * g_last] * states,
+        "growth": growth,
+        "block_growth": [1.0] * (blocks - 1) + [growth],
+        **{name: [gamma] * blocks for name in ("gamma_in", "gamma_out", "gamma_in_clamped")},
+        "gamma_undefined": [0] * blocks,
+        "gamma_samples": 1280,
+        "gamma_null": {"mean": 0.0, "std": 0.01, "draws": 32},
+        "gamma_ceiling": [0.95] * blocks,
+        **{name: [rho] * blocks for name in ("rho_in", "rho_out", "rho_scaled_in")},
+        **{
+            name: {"0.01": [-0.027] * blocks, "0.003": [-0.008] * blocks}
+            for name in ("nudge_in", "nudge_out")
+        },
+        "stability": 0.1,
+        "drift": [0.0] * (blocks - spec.k) + [0.5] * spec.k,
+        "fresh_null": {"mean": 0.0, "std": 0.02, "draws": 8} if method in ("fa", "dfa") else None,
+    }
+    trajectory = {
+        "train_loss": [2.0] * epochs,
+        **{name: [accuracy] * epochs for name in ("train_accuracy", "test_accuracy")},
+        "h_norm": [h_norm] * epochs,
+        "g_norm": [[g_last / 8] * states] * epochs,
+    }
+    if method == "sb":
+        trajectory["state_error"] = [10.0 ** (-4 * epoch / epochs) for epoch in range(epochs)]
+    provenance = {"commit": "0" * 40, "dirty": False, "device": "cpu", "threads": 1} | {
+        name: 1.0 for name in ("wall_seconds", "cpu_seconds")
+    }
+    return Record(spec, trajectory | epochs_changes, final | final_changes, provenance).to_json()
+
+
+def as_record(**fields: Any) -> Record:
+    """The same as a `Record`."""
+    body = make_record(**fields)
+    return Record(RunSpec(**body["spec"]), body["epochs"], body["final"], body["provenance"])

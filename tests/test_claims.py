@@ -1,0 +1,437 @@
+"""The checker must be believed when it contradicts: error rates by simulation, verdicts by construction."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from creditaudit import claims, paths, verdicts
+from creditaudit.claimspec import (
+    ClaimsError,
+    depth_of,
+    load_claims,
+    load_explanations,
+    quantities,
+    statements,
+)
+from creditaudit.metrics import METRICS, read, verdict
+from creditaudit.records import Store
+from factories import as_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ALPHA = 0.05
+SLACK = 0.015  # four standard errors of a rate of 5 % over the draws below
+DRAWS = 4000
+SEEDS = (42, 123, 456)
+
+
+def rates(outcomes: list[str]) -> dict[str, float]:
+    return {
+        name: outcomes.count(name) / len(outcomes) for name in ("reproduced", "contradicted", "inconclusive")
+    }
+
+
+# ---- error rates -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.01, 0.05])
+def test_equivalence_rarely_contradicts_the_published_truth(spread):
+    draw = np.random.default_rng(0).normal(0.3, spread, (DRAWS, 2, 3))
+    outcomes = [
+        verdicts.equivalent(
+            [verdicts.against_published(ours, study.mean(), study.std(ddof=1), 3)], 0.02, ALPHA
+        )
+        for ours, study in draw
+    ]
+    assert rates(outcomes)["contradicted"] <= ALPHA + SLACK
+
+
+@pytest.mark.parametrize("std", [None, 0.004])
+def test_equivalence_at_the_margin_errs_at_most_alpha_either_way(std):
+    generator = np.random.default_rng(1)
+    ours = generator.normal(0.32, 0.004, (DRAWS, 3))
+    study = 0.3 + (0.0 if std is None else generator.normal(0, std / np.sqrt(3), DRAWS))
+    outcomes = [
+        verdicts.equivalent([verdicts.against_published(row, value, std, 3)], 0.02, ALPHA)
+        for row, value in zip(ours, np.broadcast_to(study, DRAWS), strict=True)
+    ]
+    assert rates(outcomes)["reproduced"] <= ALPHA + SLACK
+    assert rates(outcomes)["contradicted"] <= ALPHA + SLACK
+
+
+@pytest.mark.parametrize("inequalities", [1, 2, 4])
+def test_effects_and_shapes_on_the_line_err_at_most_alpha_either_way(inequalities):
+    """All inequalities exactly equal: the worst case for both verdicts. One inequality is an effect."""
+    ladder = np.random.default_rng(2).normal(0, 0.01, (DRAWS, inequalities + 1, 3))
+    outcomes = [
+        verdicts.all_positive([verdicts.of_sample(b - a) for a, b in pairwise(rung)], ALPHA)
+        for rung in ladder
+    ]
+    assert rates(outcomes)["reproduced"] <= ALPHA + SLACK
+    assert rates(outcomes)["contradicted"] <= ALPHA + SLACK
+
+
+def test_one_seed_with_assumed_noise_errs_at_most_alpha():
+    gaps = np.random.default_rng(3).normal(0, 0.01, (DRAWS, 4))
+    outcomes = [verdicts.all_positive([verdicts.of_few([gap], 0.01) for gap in row], ALPHA) for row in gaps]
+    assert rates(outcomes)["reproduced"] <= ALPHA + SLACK
+    assert rates(outcomes)["contradicted"] <= ALPHA + SLACK
+
+
+def test_the_checker_can_reproduce_the_study():
+    """Power: with the published spread, the truth is usually recognised, and a 5-point shift contradicted."""
+    draw = np.random.default_rng(4).normal(0, 0.003, (500, 3))
+    hits = [judged(0.0, row) for row in draw]
+    misses = [judged(0.05, row) for row in draw]
+    assert rates(hits)["reproduced"] > 0.9
+    assert rates(misses)["contradicted"] > 0.9
+
+
+def test_the_promised_number_of_seeds_does_decide():
+    weak = verdicts.of_sample([0.01, 0.03, -0.01])
+    needed = verdicts.seeds_to_decide(weak, weak.mean, ALPHA)
+    draw = np.random.default_rng(5).normal(weak.mean, weak.spread, (1000, needed))
+    outcomes = [verdicts.all_positive([verdicts.of_sample(row)], ALPHA) for row in draw]
+    assert abs(rates(outcomes)["reproduced"] - verdicts.POWER) < 0.06
+    assert verdicts.seeds_to_decide(weak, 0.0, ALPHA) is None
+
+
+# ---- properties --------------------------------------------------------------------------------------------
+
+RANK = {"reproduced": 0, "inconclusive": 1, "contradicted": 2}
+three = st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=3)
+sample = three.map(lambda values: np.array(values) - np.mean(values))
+
+
+def judged(shift, noise, std=0.003):
+    return verdicts.equivalent([verdicts.against_published(noise + shift, 0.0, std, 3)], 0.02, ALPHA)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sample, st.floats(0, 0.3), st.floats(0, 0.3))
+def test_a_larger_shift_never_looks_better(noise, one, other):
+    near, far = sorted((one, other))
+    assert RANK[judged(near, noise)] <= RANK[judged(far, noise)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(sample, st.floats(0, 0.3))
+def test_shifts_up_and_down_are_judged_alike(noise, shift):
+    assert judged(shift, noise) == judged(-shift, -noise)
+
+
+@settings(max_examples=50, deadline=None)
+@given(sample, st.floats(-0.1, 0.1))
+def test_a_statement_and_its_opposite_are_never_both_reproduced(noise, shift):
+    estimate = verdicts.of_sample(noise + shift)
+    both = {verdicts.all_positive([estimate.shifted(0.0, sign)], ALPHA) for sign in (1, -1)}
+    assert both in ({"reproduced", "contradicted"}, {"inconclusive"})
+
+
+def test_a_std_printed_as_zero_is_not_certainty():
+    assert verdicts.against_published([0.1, 0.2], 0.1, 0.0, 3).other_variance > 0
+    assert verdicts.against_published([0.1, 0.2], 0.1, None, 3).other_variance == 0
+
+
+# ---- claims.yaml -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published():
+    return load_claims()
+
+
+def test_claims_yaml_is_complete(published):
+    cells = [claim for claim in published if claim.where == "ladder table"]
+    assert len(cells) == 24
+    assert len(published) >= 60
+    assert {claim.kind for claim in published} == {"exact", "equivalence", "effect", "shape"}
+    assert all(claim.statement.endswith(".") for claim in published)
+
+
+def test_margins_follow_the_rule(published):
+    for claim in published:
+        if claim.kind == "equivalence" and claim.quantity.metric == "test_accuracy" and claim.std is not None:
+            assert claim.margin == pytest.approx(max(0.02, 3 * claim.std)), claim.id
+        if claim.kind == "equivalence" and claim.quantity.log:
+            assert 0.5 <= claim.margin <= 1.0, claim.id
+
+
+def test_the_published_ladder_satisfies_its_own_readings(published):
+    """Effects and shapes drawn from the table hold for its means: a slip in either would show here."""
+    table = [claim for claim in published if claim.where == "ladder table"]
+    cells = {(claim.set, claim.quantity.method, claim.quantity.k): claim.expected for claim in table}
+    for claim in published:
+        if claim.where != "ladder text":
+            continue
+        for line in statements(claim):
+            sides = [(side.method, depth_of(side.k, claim.setting)) for side in (line.quantity, line.minus)]
+            difference = cells[claim.set, *sides[0]] - cells[claim.set, *sides[1]]
+            holds = difference > line.threshold if line.direction == "above" else difference < line.threshold
+            assert holds, claim.id
+
+
+def test_every_set_has_its_parameters(published):
+    for claim in published:
+        folder = paths.PARAMS / claim.section
+        assert not folder.is_dir() or (folder / f"{claim.set}.yaml").exists(), claim.place
+
+
+def test_every_metric_is_used_by_a_claim(published):
+    used = {quantity.metric for claim in published for quantity in quantities(claim)}
+    assert used == set(METRICS)
+
+
+HEAD = {
+    "alpha": 0.05,
+    "noise": {"bp": 0.01, "dfa": 0.015},
+    "sets": {
+        "depth_ladder/d256_L4": {"width": 256, "depth": 4, "epochs": 100},
+        "identity_check/d256_L4": {"width": 256, "depth": 4, "epochs": 0},
+    },
+}
+CELL = {
+    "id": "cell", "statement": "DFA reaches 30 %.", "where": "here", "kind": "equivalence", "margin": 0.02,
+    "quantity": {"metric": "test_accuracy", "method": "dfa"}, "expected": 0.301, "std": 0.006,
+}  # fmt: skip
+GAIN = {
+    "id": "gain", "statement": "BP gains.", "where": "here", "kind": "effect", "direction": "above",
+    "margin": 0.02, "quantity": {"metric": "test_accuracy", "method": "bp"}, "expected": 0.23,
+    "minus": {"metric": "test_accuracy", "method": "bp", "k": 0},
+}  # fmt: skip
+RISING = {
+    "id": "rising", "statement": "BP rises.", "where": "here", "kind": "shape", "form": "rising",
+    "quantity": {"metric": "test_accuracy", "method": "bp"}, "over": {"k": [0, 2, "L"]}, "expected": "rising",
+    "any_epochs": True,
+}  # fmt: skip
+ROW = {
+    "id": "row", "statement": "A row.", "where": "here", "kind": "exact", "margin": 1.0e-4, "n": 1,
+    "quantity": {"metric": "identity_row", "seed": 42}, "expected": [0.1, 0.1, 0.1, 0.1, 0.2, 0.98],
+}  # fmt: skip
+
+
+def loaded(tmp_path: Path, *entries: dict, place: str = "depth_ladder/d256_L4") -> list[claims.Claim]:
+    path = tmp_path / "claims.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(HEAD | {"claims": {place: list(entries)}}))
+    return load_claims(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"margn": 0.02}, "cell.*'margn'.*did you mean 'margin'"),
+        ({"quantity": {"metric": "test_acuracy", "method": "dfa"}}, "cell.*did you mean 'test_accuracy'"),
+        ({"quantity": {"metric": "test_accuracy", "metod": "dfa"}}, "cell.*did you mean 'method'"),
+        ({"quantity": {"metric": "test_accuracy", "method": "dfaa"}}, "cell.*method"),
+        ({"margin": "2e-2"}, "cell.*margin.*1.0e-3"),
+        ({"expected": "3e-1"}, "cell.*string.*1.0e-3"),
+        ({"quantity": {"metric": "h_norm", "method": "dfa"}}, "needs a layer"),
+        ({"quantity": {"metric": "h_norm", "method": "dfa", "layer": 5}}, r"layer 5 is outside 0\.\.4"),
+        ({"quantity": {"metric": "gamma_at", "method": "dfa", "layer": 4}}, r"layer 4 is outside 0\.\.3"),
+        ({"quantity": {"metric": "test_accuracy", "method": "dfa", "k": 5}}, r"k = 5 is outside 0\.\.4"),
+        ({"any_epochs": True}, "only a shape"),
+        ({"kind": "exact", "std": None}, "without training"),
+        ({"kind": "effect", "std": None}, "needs 'direction'"),
+    ],
+)
+def test_a_wrong_claim_is_refused_by_name(tmp_path, change, message):
+    with pytest.raises(ClaimsError, match=message):
+        loaded(tmp_path, CELL | change)
+
+
+def test_wrong_files_are_refused(tmp_path):
+    with pytest.raises(ClaimsError, match="used twice"):
+        loaded(tmp_path, CELL, CELL)
+    with pytest.raises(ClaimsError, match="did you mean 'depth_ladder/d256_L4'"):
+        loaded(tmp_path, CELL, place="depth_ladder/d265_L4")
+
+
+# ---- from records to verdicts ------------------------------------------------------------------------------
+
+
+def judge(tmp_path: Path, entry: dict, runs: list[dict], profile: str = "paper") -> claims.Result:
+    store = Store(tmp_path / profile)
+    for fields in runs:
+        store.save(as_record(**fields))
+    place = "identity_check/d256_L4" if entry["kind"] == "exact" else "depth_ladder/d256_L4"
+    (result,) = claims.check(loaded(tmp_path, entry, place=place), store, profile)
+    return result
+
+
+def seeded(accuracies: list[float], **fields) -> list[dict]:
+    return [dict(accuracy=a, seed=seed, **fields) for a, seed in zip(accuracies, SEEDS, strict=False)]
+
+
+def ladder(*rungs: list[float], **fields) -> list[dict]:
+    runs = [seeded(rung, method="bp", k=k, **fields) for k, rung in zip((0, 2, 4), rungs, strict=True)]
+    return [run for rung in runs for run in rung]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.300, 0.303, 0.305], "reproduced"),
+        ([0.400, 0.403, 0.405], "contradicted"),
+        ([0.28, 0.30, 0.32], "inconclusive"),
+    ],
+)
+def test_equivalence_verdicts(tmp_path, accuracies, expected):
+    result = judge(tmp_path, CELL, seeded(accuracies))
+    assert result.verdict == expected
+    assert result.observed == pytest.approx(np.mean(accuracies))
+    assert ("seeds would decide" in result.reason) == (expected == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"), [(0.62, "reproduced"), (0.50, "contradicted"), (0.601, "inconclusive")]
+)
+def test_effect_verdicts(tmp_path, top, expected):
+    runs = seeded([0.390, 0.388, 0.392], method="bp", k=0)
+    runs += seeded([top, top + 0.003, top - 0.003], method="bp")
+    assert judge(tmp_path, GAIN, runs).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("rungs", "expected"),
+    [
+        (([0.38, 0.39, 0.385], [0.56, 0.57, 0.565], [0.60, 0.61, 0.605]), "reproduced"),
+        (([0.38, 0.39, 0.385], [0.60, 0.61, 0.605], [0.56, 0.57, 0.565]), "contradicted"),
+        (([0.38, 0.39, 0.385], [0.60, 0.61, 0.605], [0.62, 0.60, 0.610]), "inconclusive"),
+    ],
+)
+def test_shape_verdicts(tmp_path, rungs, expected):
+    result = judge(tmp_path, RISING, ladder(*rungs))
+    assert (result.verdict, result.n) == (expected, 3)
+    assert result.observed == pytest.approx([np.mean(rung) for rung in rungs])
+
+
+def test_exact_verdicts(tmp_path):
+    (tmp_path / "paper").mkdir()
+    path = tmp_path / "paper" / "identity.json"
+    row = {"block_ratio": [0.1] * 4, "deviation": 0.2, "cosine": 0.98}
+    assert judge(tmp_path, ROW, []).verdict == "inconclusive"
+    path.write_text(json.dumps({"d256_L4": {"42": row}}))
+    assert judge(tmp_path, ROW, []).verdict == "reproduced"
+    path.write_text(json.dumps({"d256_L4": {"42": row | {"deviation": 0.2003}}}))
+    assert judge(tmp_path, ROW, []).verdict == "contradicted"
+
+
+def test_norms_are_compared_in_decades(tmp_path):
+    norm = CELL | {"expected": 4.0e8, "std": None, "margin": 0.5}
+    norm["quantity"] = {"metric": "h_norm", "method": "dfa", "layer": "L"}
+    runs = [dict(seed=seed, h_last=h) for seed, h in zip(SEEDS, (6e8, 7e8, 8e8), strict=True)]
+    result = judge(tmp_path, norm, runs)
+    assert result.verdict == "reproduced"
+    assert result.observed == pytest.approx(6.95e8, rel=0.01)
+
+
+def test_short_profiles_decide_only_what_they_can(tmp_path):
+    quick = ladder([0.37], [0.45], [0.50], epochs=4)
+    assert judge(tmp_path, RISING, quick, "quick").verdict == "reproduced"
+    assert "4 epochs" in judge(tmp_path, RISING, quick, "quick").reason
+    for entry in (CELL, GAIN, RISING | {"any_epochs": False}):
+        result = judge(tmp_path, entry, [*quick, dict(epochs=4)], "quick")
+        assert result.verdict == "inconclusive"
+        assert "needs profile paper" in result.reason
+
+
+def test_one_seed_close_to_the_noise_is_inconclusive(tmp_path):
+    result = judge(tmp_path, RISING, ladder([0.37], [0.45], [0.46], epochs=4), "quick")
+    assert result.verdict == "inconclusive"
+    assert "published spread as noise" in result.reason
+
+
+def test_one_seed_without_a_published_spread_is_inconclusive(tmp_path):
+    line = {"quantity": {"metric": "growth", "method": "dfa"}, "direction": "above", "threshold": 50.0}
+    fails = {name: RISING[name] for name in ("id", "statement", "where", "kind")}
+    fails |= {"form": "all", "all": [line], "expected": "FAIL"}
+    result = judge(tmp_path, fails, [dict(growth=2000.0)])
+    assert "one seed has no spread" in result.reason
+
+
+def test_undefined_numbers_and_foreign_runs_are_not_evidence(tmp_path):
+    runs = [dict(seed=seed, final={"test_accuracy": None}) for seed in SEEDS]
+    assert "undefined" in judge(tmp_path / "a", CELL, runs).reason
+    other = [run | {"lr": 0.01} for run in seeded([0.3, 0.3, 0.3])]
+    assert "runs missing: 0 of 3" in judge(tmp_path / "b", CELL, other).reason
+
+
+def test_the_study_reproduces_itself_except_where_its_text_contradicts_its_table(tmp_path, published):
+    """Records with exactly the published means and std of the ladder, end to end."""
+    store = Store(tmp_path / "paper")
+    ladders = [claim for claim in published if claim.section == "depth_ladder"]
+    for cell in (claim for claim in ladders if claim.where == "ladder table"):
+        shape = {"width": cell.setting.width, "depth": cell.setting.depth, "k": cell.quantity.k}
+        accuracies = cell.expected + cell.std * np.array([-1.0, 0.0, 1.0])
+        for run in seeded(accuracies.tolist(), method=cell.quantity.method, **shape):
+            store.save(as_record(**run))
+    found = {result.id: result for result in claims.check(ladders, store, "paper")}
+    contradicted = [name for name, result in found.items() if result.verdict == "contradicted"]
+    assert contradicted == ["ladder.d256_L4.cross.frozen_bp"]
+    assert sum(result.verdict == "reproduced" for result in found.values()) >= 35
+    assert all(result.verdict != "inconclusive" or "seeds" in result.reason for result in found.values())
+
+
+# ---- reports -----------------------------------------------------------------------------------------------
+
+
+def test_no_records_means_no_verdicts_and_a_readable_table(tmp_path, monkeypatch, capsys, published):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    assert claims.run("quick", strict=True) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 100
+    assert all(claim.id in printed for claim in published)
+    first = (tmp_path / "quick" / "claims.json").read_bytes()
+    claims.run("quick")
+    assert (tmp_path / "quick" / "claims.json").read_bytes() == first
+    entries = json.loads(first)
+    names = "id statement kind expected margin observed ci n verdict reason command"
+    assert all(set(entry) == set(names.split()) for entry in entries)
+    assert {entry["verdict"] for entry in entries} == {"inconclusive"}
+    by_id = {claim.id: claim for claim in published}
+    assert all(entry["expected"] == by_id[entry["id"]].expected for entry in entries)
+    assert all(entry["margin"] == by_id[entry["id"]].margin for entry in entries)
+
+
+def test_summary_counts_and_warns_of_luck(tmp_path):
+    result = judge(tmp_path, CELL, seeded([0.300, 0.303, 0.305]))
+    found = claims.summary([result] * 40)
+    assert (found.total, found.reproduced, found.expected_false) == (40, 40, pytest.approx(2.0))
+    assert "2.0 false verdicts" in found.sentence
+    assert list(claims.table([result])["verdict"]) == ["reproduced"]
+
+
+def test_strict_wants_an_explanation_with_existing_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    runs = seeded([0.400, 0.403, 0.405])
+    result = judge(tmp_path, CELL, runs)
+    (tmp_path / "why.yaml").write_text(yaml.safe_dump({"cell": {"text": "Because.", "records": ["lost"]}}))
+    why = load_explanations([result.claim], tmp_path / "why.yaml")
+    assert "no entry" in claims.unexplained([result], {})[0]
+    assert "'lost', which does not exist" in claims.unexplained([result], why)[0]
+    found = claims.Explanation(text="Because.", records=[as_record(**runs[0]).spec.key])
+    assert claims.unexplained([result], {"cell": found}) == []
+
+
+def test_explanations_name_known_claims(tmp_path, published):
+    load_explanations(published)
+    wrong = {"ladder.d256_L4.dfa.k44": {"text": "x", "records": ["y"]}}
+    (tmp_path / "why.yaml").write_text(yaml.safe_dump(wrong))
+    with pytest.raises(ClaimsError, match=r"did you mean 'ladder\.d256_L4\.dfa\.k4'"):
+        load_explanations(published, tmp_path / "why.yaml")
+
+
+def test_metrics_read_what_they_say():
+    quiet = as_record(method="bp", epochs=3)
+    loud = as_record(growth=2000.0, h_last=1e9, g_last=1e-9, epochs=3)
+    assert (read("first_d1", quiet), read("first_d2", quiet)) == (4, 4)
+    assert (read("first_d1", loud), read("first_d2", loud)) == (1, 1)
+    assert read("h_norm", loud, 4) == 1e9
+    assert read("g_norm_1024", loud, 2) == pytest.approx(1e-9 / 8)
+    assert read("state_error_fall", as_record(method="sb", epochs=10)) == pytest.approx(10**-3.6)
+    assert verdict(loud, frozen=as_record(k=0, accuracy=0.35)) == "FAIL(D1+D2+D3)"
+    assert verdict(as_record(method="bp", accuracy=0.6), frozen=as_record(k=0, accuracy=0.35)) == "PASS"
