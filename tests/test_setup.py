@@ -1,0 +1,145 @@
+"""Set-up: one lock behind every front door, and one clear sentence for each way to fail."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+from creditaudit.paths import ROOT
+
+LOCK = (ROOT / "requirements.lock").read_text()
+TOOLS = ("bash", "dirname", "awk", "df", "grep", "tail", "mkdir", "touch")
+
+
+def script(path, text):
+    path.unlink(missing_ok=True)  # never write through a link to the real tool
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """Run tools/setup.sh with nothing on PATH but a few tools and what the test put into tmp_path/bin."""
+    (tmp_path / "bin").mkdir()
+    for tool in TOOLS:
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
+
+    def run():
+        return subprocess.run(
+            ["bash", str(ROOT / "tools/setup.sh"), str(tmp_path / "venv")],
+            env={"PATH": str(tmp_path / "bin")},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def one_sentence(done):
+    assert done.returncode == 1
+    assert done.stderr.startswith("set-up stopped: ") and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def good_python(folder, pip):
+    """A stand-in for Python 3.11 whose environments have a pip that runs the shell text `pip`."""
+    inner = f'case "$*" in *--version*) exit 1;; *) {pip};; esac\n'
+    make = f"mkdir -p $3/bin; cat > $3/bin/python <<'E'\n#!/bin/sh\n{inner}E\nchmod +x $3/bin/python"
+    script(folder / "python3", f'case "$1" in -c) exit 0;; esac\n{make}\n')
+    for tool in ("cat", "chmod"):
+        (folder / tool).symlink_to(shutil.which(tool))
+
+
+def test_too_old_a_python(setup, tmp_path):
+    script(tmp_path / "bin/python3", '[ "$1" = --version ] && echo Python 3.8.10 || exit 1\n')
+    assert "needs Python 3.11 or newer, found 3.8.10" in one_sentence(setup())
+
+
+def test_no_python(setup):
+    assert "needs Python 3.11 or newer, found none" in one_sentence(setup())
+
+
+def test_no_disk(setup, tmp_path):
+    good_python(tmp_path / "bin", "exit 0")
+    script(tmp_path / "bin/df", "echo header; echo /dev/x 9 9 2097152 99% /\n")
+    assert "needs 7 GB of free disk" in (text := one_sentence(setup())) and "has 2 GB" in text
+
+
+@pytest.mark.parametrize(
+    ("pip_says", "sentence"),
+    [
+        ("Failed to establish a new connection: [Errno 111] Connection refused", "no network"),
+        ("Temporary failure in name resolution", "no network"),
+        ("OSError: [Errno 28] No space left on device", "the disk filled up"),
+        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM", "not the one that requirements.lock"),
+        ("something new", "getting uv failed: something new"),
+    ],
+)
+def test_pip_fails(setup, tmp_path, pip_says, sentence):
+    good_python(tmp_path / "bin", f'echo "{pip_says}" >&2; exit 1')
+    script(tmp_path / "bin/df", "echo header; echo /dev/x 9 9 99999999 9% /\n")
+    assert sentence in one_sentence(setup())
+
+
+def test_environment_yml_is_a_front_door_to_the_lock():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    assert pip == {"pip": ["-r requirements.lock"]}
+    assert [d for d in conda if "=" in d] == ["python=3.12"]  # the only version it names itself
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert requires == ">=3.11"
+
+
+def test_lock_is_hashed_complete_and_names_no_index():
+    pins = re.findall(r"^([\w.-]+)==\S+(.*?)(?=^\S|\Z)", LOCK, re.M | re.S)
+    assert len(pins) > 50 and all("--hash=sha256:" in rest for _, rest in pins)
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links", LOCK)
+    locked = {name.lower().replace("_", "-") for name, _ in pins}
+    wanted = {re.split(r"[=<>~]", line)[0] for line in (ROOT / "requirements.in").read_text().split()}
+    assert {name.replace("_", "-") for name in wanted} <= locked
+
+
+def test_torch_and_torchvision_are_the_pair_that_was_tested():
+    assert re.search(r"^torch==2\.14\.", LOCK, re.M) and re.search(r"^torchvision==0\.29\.", LOCK, re.M)
+
+
+def make(*arguments):
+    """make's output, free of variables that an outer make may have exported."""
+    bare = {"PATH": os.environ["PATH"]}
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=bare, capture_output=True, text=True).stdout
+
+
+def test_make_help_is_the_default_and_lists_every_target():
+    shown = make()
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert {"setup", "data", "reproduce", "train", "notebooks", "appendix", "claims", "test"} < set(targets)
+    for target in targets:
+        assert re.search(rf"^  {target} +\S", shown, re.M), target
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("reproduce SECTION=audit SET=a JOBS=2", "--profile quick --section audit --set a --jobs 2"),
+        ("train PROFILE=paper", "train --profile paper"),
+        ("claims STRICT=1", "claims --profile quick --strict"),
+        ("verify-paper N=3", "verify-paper -n 3"),
+    ],
+)
+def test_make_passes_its_variables_on(command, expected):
+    assert expected in " ".join(make("-n", *command.split()).split())
+
+
+def test_only_smoke_goes_without_data():
+    assert "creditaudit data" in make("-n", "train")
+    assert "creditaudit data" not in make("-n", "train", "PROFILE=smoke")
+
+
+def test_citation_names_the_study():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    study = citation["references"][0]
+    assert [a["family-names"] for a in study["authors"]] == ["Hao", "Wan", "Zhai"]
+    assert study["identifiers"][0]["value"] == "arXiv:2606.21126"
