@@ -1,0 +1,39 @@
+"""What a run costs, before it is run: arithmetic per step, and seconds by the speed of this project's own records."""
+
+from collections.abc import Iterable
+from statistics import median
+
+from creditaudit.model import CLASSES, PIXELS
+from creditaudit.records import Record
+from creditaudit.spec import RunSpec
+
+TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}
+UNMEASURED_GFLOPS = 90.0  # effective, one core, used until a record tells better
+
+
+def step_flops(spec: RunSpec) -> float:
+    """Useful floating-point operations of one training step, dense: what a GEMM-only machine would have to do."""
+    block = 2 * spec.batch * spec.width**2
+    embed = 2 * spec.batch * PIXELS * spec.width
+    head = 2 * spec.batch * CLASSES * spec.width
+    forward = embed + 2 * spec.depth * block + head
+    # per trained block: dW1, dW2, and the pull through W2; chained credit costs one GEMM more per block
+    backward = embed + 3 * spec.k * block + 2 * head
+    if spec.method == "bp":
+        backward += spec.depth * block + (spec.depth - spec.k) * block
+    elif spec.method != "dfa":
+        backward += spec.depth * block
+    return forward + backward
+
+
+def steps(spec: RunSpec) -> int:
+    pictures = spec.train_size or TRAIN_PICTURES[spec.data]
+    return spec.epochs * -(-pictures // spec.batch)
+
+
+def cpu_seconds(spec: RunSpec, measured: Iterable[Record] = ()) -> float:
+    """Expected core-seconds; records of the same width and method calibrate the speed, else any record does."""
+    finished = list(measured)
+    alike = [r for r in finished if (r.spec.width, r.spec.method) == (spec.width, spec.method)] or finished
+    speeds = [step_flops(r.spec) * steps(r.spec) / r.provenance["cpu_seconds"] for r in alike]
+    return step_flops(spec) * steps(spec) / (median(speeds) if speeds else UNMEASURED_GFLOPS * 1e9)

@@ -1,0 +1,123 @@
+"""Train a list of runs: one worker process per core, one thread each, one run at a time.
+
+Finished runs are skipped, interrupted ones continue from their checkpoint, so the same command can be repeated
+until nothing is left to do.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from tqdm import tqdm
+
+from creditaudit import cost, train
+from creditaudit.records import Store
+from creditaudit.spec import RunSpec
+
+_reports: "multiprocessing.Queue | None" = None  # set in each worker by its initializer
+
+
+class Interrupted(RuntimeError):
+    """The campaign was stopped; what had finished is saved and the rest can be resumed."""
+
+
+def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None) -> int:
+    """Train what is missing, in the order given; returns how many runs were trained."""
+    missing = store.missing(specs)
+    if not missing:
+        return 0
+    jobs = min(jobs or os.cpu_count() or 1, len(missing))
+    board = _Board(missing, store, jobs)
+    context = multiprocessing.get_context("spawn")  # never fork: torch's threads do not survive it
+    reports = context.Queue()
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(reports,))
+    listener = threading.Thread(target=board.listen, args=(reports,), daemon=True)
+    listener.start()
+    try:
+        waiting = {pool.submit(_train_one, spec, store.folder.parent) for spec in missing}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
+        pool.shutdown()
+    except BaseException as error:
+        _stop(pool)
+        if isinstance(error, KeyboardInterrupt):
+            left = len(store.missing(missing))
+            raise Interrupted(
+                f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
+                "unfinished ones have a checkpoint, the same command goes on from there"
+            ) from None
+        raise
+    finally:
+        reports.put(None)
+        listener.join(5)
+        board.close()
+    return len(missing)
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    workers = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+
+
+def _start_worker(reports: "multiprocessing.Queue") -> None:
+    global _reports
+    _reports = reports
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    train.prepare_process()
+
+
+def _train_one(spec: RunSpec, profile_dir: Path) -> None:
+    def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
+        _reports.put((spec, epoch, accuracy))
+
+    try:
+        train.run(spec, Store(profile_dir), report)
+    except Exception as error:
+        raise RuntimeError(f"run {spec.key} failed: {error}") from error
+
+
+class _Board:
+    """One bar per campaign in a terminal; one line per finished run elsewhere."""
+
+    def __init__(self, specs: Sequence[RunSpec], store: Store, jobs: int) -> None:
+        measured = store.all()
+        self.share = {spec: cost.cpu_seconds(spec, measured) / spec.epochs for spec in specs}
+        self.total = sum(self.share[spec] * spec.epochs for spec in specs)
+        self.runs, self.finished, self.done, self.jobs = len(specs), 0, 0.0, jobs
+        self.reached: dict[RunSpec, int] = {}
+        self.begun = time.monotonic()
+        layout = "{desc} {bar} {percentage:3.0f}% [{elapsed}<{remaining}]{postfix}"
+        self.bar = tqdm(total=self.total, desc="training", bar_format=layout, disable=not sys.stderr.isatty())
+
+    def listen(self, reports: "multiprocessing.Queue") -> None:
+        while (report := reports.get()) is not None:
+            self.note(*report)
+
+    def note(self, spec: RunSpec, epoch: int, accuracy: float) -> None:
+        work = self.share[spec] * (epoch - self.reached.get(spec, 0 if epoch == 1 else epoch - 1))
+        self.reached[spec] = epoch
+        self.done += work
+        self.bar.update(work)
+        self.finished += epoch == spec.epochs
+        self.bar.set_postfix_str(f" {self.finished}/{self.runs} runs, {spec.key[:-9]} {accuracy:.3f}")
+        if epoch == spec.epochs and self.bar.disable:
+            print(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self._left()}", flush=True)
+
+    def _left(self) -> str:
+        spent = time.monotonic() - self.begun
+        seconds = spent * (self.total - self.done) / max(self.done, 1e-9)
+        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+    def close(self) -> None:
+        self.bar.close()

@@ -1,0 +1,113 @@
+"""Runs, records, resume: what is promised about a run from spec to file."""
+
+import json
+
+import pytest
+
+from creditaudit import identity, records, sweep, train
+from creditaudit.records import RecordError, Store
+from creditaudit.spec import RunSpec, SpecError
+
+TINY = {"width": 16, "depth": 2, "epochs": 4, "data": "tiny", "batch": 64}
+
+
+def content(record: records.Record) -> str:
+    """All numbers of a record; its provenance (times, commit) is not part of the result."""
+    return json.dumps([record.epochs, record.final], sort_keys=True)
+
+
+def test_an_interrupted_run_continues_to_the_same_bits(tmp_path, monkeypatch):
+    spec = RunSpec(method="fa", **TINY)
+    whole = train.run(spec, Store(tmp_path / "whole"))
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+
+    def pull_the_plug(spec, epoch, accuracy):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train.run(spec, Store(tmp_path / "cut"), pull_the_plug)
+    seen = []
+    resumed = train.run(spec, Store(tmp_path / "cut"), lambda spec, epoch, accuracy: seen.append(epoch))
+    assert seen == [3, 4]
+    assert content(resumed) == content(whole)
+    assert not list((tmp_path / "cut" / "checkpoints").glob("*"))
+
+
+def test_runs_do_not_depend_on_their_neighbours(tmp_path):
+    specs = [RunSpec(method=m, **TINY) for m in ("bp", "dfa", "fa")]
+    together = Store(tmp_path / "together")
+    assert sweep.train_all(specs, together, jobs=2) == 3
+    assert sweep.train_all(specs, together, jobs=2) == 0, "finished runs are never recomputed"
+    alone = train.run(specs[1], Store(tmp_path / "alone"))
+    assert content(alone) == content(together.get(specs[1]))
+
+
+def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
+    good, bad = RunSpec(method="dfa", **TINY), RunSpec(method="dfa", **TINY | {"train_size": 10**6})
+    store = Store(tmp_path)
+    with pytest.raises(RuntimeError, match=bad.key):
+        sweep.train_all([good, bad], store, jobs=1)
+    assert store.get(good) is not None
+
+
+def test_methods_with_one_seed_see_the_same_batches_and_weights(tmp_path):
+    """Before the first update every method has the same network: its first-batch loss is the same."""
+    from creditaudit import data
+    from creditaudit.engine import Stack
+
+    losses = []
+    for method in ("bp", "fa", "dfa"):
+        x, y = next(data.batches(data.load("tiny"), 5, 0, 64, True))
+        losses.append(Stack([RunSpec(method=method, seed=5, **TINY)]).step(x[None], y[None])[0].item())
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_changed_number_is_refused(tmp_path):
+    store, spec = Store(tmp_path), RunSpec(method="dfa", **TINY)
+    train.run(spec, store)
+    body = json.loads(store.path(spec).read_text())
+    body["final"]["test_accuracy"] += 0.1
+    store.path(spec).write_text(json.dumps(body))
+    with pytest.raises(RecordError, match="checksum"):
+        store.get(spec)
+    body["sha256"] = records.checksum(body)
+    store.path(spec).write_text(json.dumps(body))
+    assert store.get(spec).final["test_accuracy"] == body["final"]["test_accuracy"]
+
+
+def test_a_cut_record_is_refused(tmp_path):
+    store, spec = Store(tmp_path), RunSpec(method="dfa", **TINY)
+    train.run(spec, store)
+    store.path(spec).write_text(store.path(spec).read_text()[:500])
+    with pytest.raises(RecordError, match="not valid JSON"):
+        store.get(spec)
+
+
+def test_the_key_ignores_fields_at_their_default():
+    plain = RunSpec(method="dfa")
+    assert plain.key == RunSpec(method="dfa", k=4, normalise="sample", penalty=0.0, width=256).key
+    others = [RunSpec(method="dfa", **change) for change in ({"k": 3}, {"penalty": 0.01}, {"seed": 1}, {"lr": 0.01})]
+    assert len({spec.key for spec in [plain, *others]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"method": "dfa", "widht": 8}, "did you mean 'width'"),
+        ({"method": "dfa", "lr": "1e-3"}, "1.0e-3"),
+        ({"method": "dfa", "k": 5}, "0..4"),
+        ({"method": "backprop"}, "'bp', 'fa'"),
+        ({"method": "dfa", "epochs": 0}, "greater than or equal to 1"),
+        ({"method": "dfa", "epochs": 2.5}, "epochs"),
+    ],
+)
+def test_a_wrong_spec_says_what_is_wrong(fields, message):
+    with pytest.raises(SpecError, match=message):
+        RunSpec(**fields)
+
+
+def test_identity_check_needs_no_training():
+    measured = identity.measure(256, 4, 42, "tiny")
+    assert min(measured["block_ratio"]) > 0.08 and max(measured["block_ratio"]) < 0.12
+    assert 0.97 < measured["cosine"] < 0.99
