@@ -9,9 +9,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from creditaudit import data, fetch
 from PIL import Image
 from torchvision.transforms import functional as tv
+
+from creditaudit import data, fetch
 
 
 @pytest.fixture(scope="module")

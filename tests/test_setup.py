@@ -8,6 +8,7 @@ import tomllib
 
 import pytest
 import yaml
+
 from creditaudit.paths import ROOT
 
 LOCK = (ROOT / "requirements.lock").read_text()
