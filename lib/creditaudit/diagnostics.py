@@ -7,6 +7,7 @@ Float64 is not a luxury: at ||h|| ~ 4e8 a step of 1e-3 is below float32's resolu
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ def _norms(sheets: list[_Sheet]) -> dict[str, Any]:
         return [torch.cat([torch.linalg.vector_norm(of(s, l), dim=-1) for s in sheets]).median().item() for l in layers]
 
     h_norm = median(lambda sheet, l: sheet.h[l])
-    growth = [after / before for before, after in zip(h_norm, h_norm[1:], strict=False)]
+    growth = [after / before for before, after in pairwise(h_norm)]
     return {
         "h_norm": h_norm,
         "g_norm": median(lambda sheet, l: sheet.g[l]),

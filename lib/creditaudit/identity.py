@@ -1,5 +1,6 @@
 """The identity check: how far the untrained stack is from the identity map. No training is involved."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,9 +19,7 @@ def measure(width: int, depth: int, seed: int, name: str = "cifar10") -> dict[st
     with torch.inference_mode():
         h = module.states(x)
     first, last = h[0], h[-1]
-    ratios = [
-        ((after - before).norm(dim=-1) / before.norm(dim=-1)).median() for before, after in zip(h, h[1:], strict=False)
-    ]
+    ratios = [((after - before).norm(dim=-1) / before.norm(dim=-1)).median() for before, after in pairwise(h)]
     return {
         "block_ratio": [ratio.item() for ratio in ratios],
         "deviation": ((last - first).norm(dim=-1) / first.norm(dim=-1)).median().item(),

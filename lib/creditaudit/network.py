@@ -1,8 +1,8 @@
 r"""One forward pass and one vector-Jacobian product, closed form, for every credit rule.
 
-All tensors carry a leading axis S over runs. A `Tape` is what the forward pass remembers; its buffers are allocated once
-and overwritten by every batch, because a fresh page costs more than the arithmetic that fills it. Given the vector c_l that
-drives block l (the gradient of its loss with respect to f_l), the block's parameter gradients are
+All tensors carry a leading axis S over runs. A `Tape` is what the forward pass remembers; its buffers are allocated
+once and overwritten by every batch, because a fresh page costs more than the arithmetic that fills it. Given the
+vector c_l that drives block l (the gradient of its loss with respect to f_l), the block's parameter gradients are
 
     dz = (c W2^T) * gelu'(z),   dW2 = act^T c,   M = xhat^T dz,   dW1 = gamma M + beta (x) sum dz,
     dgamma = rowsum(W1 * M),    dbeta = W1 sum dz

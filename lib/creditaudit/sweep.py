@@ -17,7 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from creditaudit import cost, train
-from creditaudit.records import Store
+from creditaudit.records import Store, provenance
 from creditaudit.spec import RunSpec
 
 _reports: "multiprocessing.Queue | None" = None  # set in each worker by its initializer
@@ -75,6 +75,7 @@ def _start_worker(reports: "multiprocessing.Queue") -> None:
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     train.prepare_process()
+    provenance()  # now, while the code on disk is the code in memory
 
 
 def _train_one(spec: RunSpec, profile_dir: Path) -> None:
