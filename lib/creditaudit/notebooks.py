@@ -1,0 +1,239 @@
+"""Execute a notebook over one parameter set, and believe the result only after checking it.
+
+papermill reports a killed kernel and a timed-out cell as *completed*. So a notebook is executed to a scratch
+path with one more cell at its end that only a living kernel can answer; every cell must have run, none may
+have failed. What passes is made canonical (no times, machine paths or random ids: two executions over the
+same records give the same bytes) and renamed into place. What fails is kept under `failed/` to be read.
+
+A stamp beside the result holds the hash of all that went in; while it matches, nothing is executed again.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from nbformat import NotebookNode
+
+from creditaudit import params, paths
+
+ALIVE = "creditaudit: the kernel is alive"
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+
+
+class NotebookError(RuntimeError):
+    """A notebook did not run to its end; the message says where, why, and where the remains are."""
+
+
+def folder(profile: str) -> Path:
+    return paths.profile_dir(profile) / "notebooks"
+
+
+def executed_path(section: str, set_name: str, profile: str) -> Path:
+    return folder(profile) / f"{section}--{set_name}.ipynb"
+
+
+def execute(
+    section: str,
+    set_name: str,
+    profile: str,
+    force: bool = False,
+    inputs: list[Path] | None = None,
+    timeout: int | None = None,
+) -> Path:
+    """Run notebooks/<section>.ipynb and return the path of the verified result.
+
+    `inputs` are the files the section reads (default: all records of the profile); `timeout` is per cell.
+    """
+    values = params.parameters(section, set_name, profile)
+    target = executed_path(section, set_name, profile)
+    stamp = _stamp(section, values, _default_inputs(profile) if inputs is None else inputs)
+    if not force and is_current(target, stamp):
+        print(f"{target.stem}: up to date")
+        return target
+    started = time.monotonic()
+    notebook = _run(section, values, target, timeout)
+    identity = {"section": section, "set": set_name, "profile": profile, "parameters": values}
+    _write(target, nbformat.writes(canonical(notebook, identity)) + "\n")
+    _write(_stamp_path(target), json.dumps({"inputs": stamp, "output": _sha256(target)}) + "\n")
+    print(f"{target.stem}: executed in {time.monotonic() - started:.1f} s")
+    return target
+
+
+def is_current(target: Path, stamp: str) -> bool:
+    """Whether the executed notebook exists, came from these inputs and was not touched since."""
+    sidecar = _stamp_path(target)
+    if not (target.exists() and sidecar.exists()):
+        return False
+    return json.loads(sidecar.read_text()) == {"inputs": stamp, "output": _sha256(target)}
+
+
+def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None) -> NotebookNode:
+    source = nbformat.read(params.source_path(section), as_version=4)
+    source.cells.append(nbformat.v4.new_code_cell(f"print({ALIVE!r})"))
+    known = params.defaults(section)
+    changed = {name: value for name, value in values.items() if value != known[name]}
+    scratch_folder = target.parent / ".scratch"
+    scratch_folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch_folder, prefix=target.stem) as scratch:
+        path = Path(scratch) / target.name
+        failure = _papermill(source, path, changed, timeout)
+        notebook = nbformat.read(path, as_version=4) if path.exists() else source
+        problem = failure or _defect(notebook)
+        if problem:
+            raise NotebookError(_keep(notebook, target, problem))
+    notebook.cells.pop()
+    return notebook
+
+
+def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeout: int | None) -> str | None:
+    """Execute; return what went wrong, as far as papermill noticed."""
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # it warns of parameters that it cannot parse
+    try:
+        with _kernel_environment():
+            papermill.execute_notebook(
+                source,
+                path,
+                changed,
+                kernel_name="python3",
+                language="python",
+                cwd=paths.NOTEBOOKS,  # where Jupyter would start it
+                progress_bar=False,
+                execution_timeout=timeout,
+                record_timing=False,
+                extra_arguments=["--log-level=CRITICAL"],  # ipykernel 7 warns of TCP at every start
+            )
+    except papermill.PapermillExecutionError as error:
+        return "\n".join(error.traceback)
+    except Exception as error:  # a dead kernel or a time-out; papermill has saved "completed" all the same
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _defect(notebook: NotebookNode) -> str | None:
+    """What papermill does not notice."""
+    for cell in _code_cells(notebook):
+        for output in cell.outputs:
+            if output.output_type == "error":
+                return "\n".join(output.traceback)
+        if cell.execution_count is None:
+            return "this cell was never executed"
+    last = "".join(output.get("text", "") for output in notebook.cells[-1].outputs)
+    return None if ALIVE in last else "the kernel did not survive to the end"
+
+
+def _keep(notebook: NotebookNode, target: Path, problem: str) -> str:
+    """Move the remains aside, forget an older success, and describe what happened."""
+    kept = target.parent / "failed" / target.name
+    _write(kept, nbformat.writes(notebook))
+    target.unlink(missing_ok=True)
+    _stamp_path(target).unlink(missing_ok=True)
+    own = [cell for cell in _code_cells(notebook) if "injected-parameters" not in cell.metadata.get("tags", [])]
+    started = [cell for cell in own if cell.metadata.get("papermill", {}).get("start_time")]  # its status is no guide
+    cell = (started or own)[-1 if started else 0]
+    number = own.index(cell) + 1
+    head = [f"  | {line}" for line in cell.source.splitlines()[:4]]
+    tail = [f"  {line}" for line in _ANSI.sub("", problem).strip().splitlines()[-8:]]
+    return "\n".join(
+        [f"{target.stem}: code cell {number} failed", *head, *tail, f"  kept to read: {paths.shown(kept)}"]
+    )
+
+
+def canonical(notebook: NotebookNode, identity: dict[str, Any]) -> NotebookNode:
+    """The same notebook without anything that differs between two honest executions."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata = NotebookNode(kernelspec=kernel, language_info={"name": "python"}, creditaudit=identity)
+    for index, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{index:03d}"
+        cell.metadata = NotebookNode({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
+        if cell.cell_type == "code":
+            cell.outputs = [_canonical_output(output) for output in _merged_streams(cell.outputs)]
+    return notebook
+
+
+def _merged_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """stdout as one piece (how it is cut is a matter of timing); stderr, bars and warnings, not at all."""
+    merged: list[NotebookNode] = []
+    for output in outputs:
+        if output.output_type != "stream":
+            merged.append(output)
+        elif output.name == "stdout":
+            earlier = [item for item in merged if item.output_type == "stream"]
+            if earlier:
+                earlier[0].text += output.text
+            else:
+                merged.append(output)
+    return merged
+
+
+def _canonical_output(output: NotebookNode) -> NotebookNode:
+    if output.output_type == "stream":
+        output.text = _impersonal(output.text)
+        return output
+    for kind, content in output.data.items():
+        if isinstance(content, str) and kind.startswith("text/"):
+            output.data[kind] = _impersonal(content)
+    return output
+
+
+def _impersonal(text: str) -> str:
+    """Without this machine's folders and memory addresses."""
+    for place, name in ((paths.ROOT, "."), (Path(sys.prefix), "<python>"), (Path.home(), "~")):
+        text = text.replace(str(place), name)
+    return _ADDRESS.sub("0x...", text)
+
+
+def _code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """Those that should have run; papermill's own error marker is markdown and blank cells are skipped."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+@contextmanager
+def _kernel_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    package = str(Path(__file__).resolve().parents[1])
+    search = os.pathsep.join(filter(None, [package, before.get("PYTHONPATH")]))
+    os.environ.update(PYTHONPATH=search, PYTHONHASHSEED="0", CREDITAUDIT_ROOT=str(paths.ROOT))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _default_inputs(profile: str) -> list[Path]:
+    return sorted((paths.profile_dir(profile) / "runs").glob("*.json"))
+
+
+def _stamp(section: str, values: dict[str, Any], inputs: list[Path]) -> str:
+    """A hash of everything that can change what the notebook shows."""
+    package = sorted(Path(__file__).resolve().parent.rglob("*.py"))
+    files = [params.source_path(section), paths.PARAMS / "claims.yaml", *package, *sorted(inputs)]
+    contents = [[path.name, _sha256(path)] for path in files if path.exists()]
+    return hashlib.sha256(json.dumps([contents, values], sort_keys=True).encode()).hexdigest()
+
+
+def _stamp_path(target: Path) -> Path:
+    return target.parent / ".stamps" / f"{target.stem}.json"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(path.name + ".part")
+    half.write_text(text)
+    half.replace(path)

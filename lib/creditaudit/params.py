@@ -1,0 +1,189 @@
+"""A notebook's parameters: read from its tagged cell, overridden by YAML, refused before any kernel starts.
+
+The cell tagged `parameters` holds plain assignments, `name: type = value  # why`. It is the only place where
+a parameter is declared. Three layers, later ones win:
+
+    the cell's defaults  <  params/<section>/<set>.yaml  <  params/profiles.yaml, entry <profile>
+
+A profile maps names to values. A key that is a section, or section/set, holds overrides for that one alone;
+every other key goes to all notebooks that declare the name (and some notebook must declare it):
+
+    quick:
+      seeds: [42]
+      audit/d512_L12: {methods: [bp, dfa]}
+
+papermill itself only warns about an unknown name, and its reader loses `float | None`; hence `ast` here.
+"""
+
+import ast
+import json
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from creditaudit import paths
+from creditaudit.spec import RunSpec
+
+DEFAULT_SET = "default"  # the one set that needs no file
+_TYPES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, tuple)} | {"Literal": Literal}
+
+
+class ParameterError(ValueError):
+    """A parameter was written wrongly; the message names the file, the name and what it may be."""
+
+
+def source_path(section: str) -> Path:
+    path = paths.NOTEBOOKS / f"{section}.ipynb"
+    if not path.exists():
+        raise ParameterError(f"no notebook for section {section!r}{_nearest(section, sections())}")
+    return path
+
+
+def sections() -> list[str]:
+    """Every section that has a notebook."""
+    return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb"))
+
+
+def sets(section: str) -> list[str]:
+    """The parameter sets of a section; one without files has the single set `default`."""
+    return sorted(path.stem for path in (paths.PARAMS / section).glob("*.yaml")) or [DEFAULT_SET]
+
+
+def declared(section: str) -> dict[str, tuple[Any, Any]]:
+    """name -> (type, default), as the tagged cell declares them."""
+    path = source_path(section)
+    cells = json.loads(path.read_text())["cells"]
+    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    if len(tagged) != 1:
+        raise ParameterError(f"{paths.shown(path)}: needs exactly one cell tagged 'parameters', has {len(tagged)}")
+    return dict(_assignment(node, path) for node in ast.parse("".join(tagged[0]["source"])).body)
+
+
+def defaults(section: str) -> dict[str, Any]:
+    return {name: value for name, (_, value) in declared(section).items()}
+
+
+def validate(section: str, overrides: dict[str, Any], where: Path | None = None) -> dict[str, Any]:
+    """The overrides with checked names, types and ranges, or an error that names the first wrong one."""
+    known = declared(section)
+    file = paths.shown(where or source_path(section))
+    for name in overrides:
+        if name not in known:
+            raise ParameterError(f"{file}: {section} has no parameter {name!r}{_nearest(name, known)}")
+    return {name: _checked(name, known[name][0], value, file) for name, value in overrides.items()}
+
+
+def parameters(section: str, set_name: str, profile: str) -> dict[str, Any]:
+    """Every parameter of one execution. `profile` and `set_name`, where declared, say which one it is."""
+    known = defaults(section)
+    identity = {"profile": profile, "set_name": set_name}
+    merged = known | {name: value for name, value in identity.items() if name in known}
+    merged |= validate(section, _set_overrides(section, set_name), paths.PARAMS / section / f"{set_name}.yaml")
+    return merged | validate(section, _profile_overrides(section, set_name, profile), paths.PARAMS / "profiles.yaml")
+
+
+def _set_overrides(section: str, set_name: str) -> dict[str, Any]:
+    path = paths.PARAMS / section / f"{set_name}.yaml"
+    if path.exists():
+        return _mapping(path)
+    if set_name != DEFAULT_SET:
+        raise ParameterError(f"{section} has no set {set_name!r}{_nearest(set_name, sets(section))}")
+    return {}
+
+
+def _profile_overrides(section: str, set_name: str, profile: str) -> dict[str, Any]:
+    path = paths.PARAMS / "profiles.yaml"
+    profiles = _mapping(path)
+    if profile not in profiles:
+        raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{_nearest(profile, profiles)}")
+    entry = profiles[profile] or {}
+    _known_profile_names(entry, path)
+    here = defaults(section)
+    common = {name: value for name, value in entry.items() if name in here}
+    return common | (entry.get(section) or {}) | (entry.get(f"{section}/{set_name}") or {})
+
+
+def _known_profile_names(entry: dict[str, Any], path: Path) -> None:
+    places = {place for section in sections() for place in (section, *(f"{section}/{name}" for name in sets(section)))}
+    names = places | {name for section in sections() for name in defaults(section)}
+    for name in entry:
+        if name not in names:
+            raise ParameterError(f"{paths.shown(path)}: no notebook declares {name!r}{_nearest(name, names)}")
+
+
+def _assignment(node: ast.stmt, path: Path) -> tuple[str, tuple[Any, Any]]:
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(target, ast.Name) or node.value is None:
+        raise ParameterError(
+            f"{paths.shown(path)}: the parameters cell may only hold 'name: type = value', not {ast.unparse(node)!r}"
+        )
+    try:
+        value = ast.literal_eval(node.value)
+    except ValueError:
+        raise ParameterError(f"{paths.shown(path)}: {target.id} = {ast.unparse(node.value)} is not a literal") from None
+    if isinstance(node, ast.Assign):
+        return target.id, (_inferred(value), value)
+    declared_type = eval(ast.unparse(node.annotation), {"__builtins__": {}}, _TYPES)
+    return target.id, (declared_type, _checked(target.id, declared_type, value, paths.shown(path)))
+
+
+def _inferred(value: Any) -> Any:
+    if isinstance(value, list) and value and len({type(item) for item in value}) == 1:
+        return list[type(value[0])]
+    return Any if isinstance(value, NoneType) else type(value)
+
+
+def _checked(name: str, declared_type: Any, value: Any, file: str) -> Any:
+    try:
+        value = TypeAdapter(declared_type).validate_python(value, strict=True)
+    except ValidationError as error:
+        culprit = error.errors()[0]["input"]
+        hint = ""
+        if isinstance(culprit, str) and _is_number(culprit):
+            hint = f": {culprit!r} is a string (YAML reads 1e-3 as text: write 1.0e-3, without quotes)"
+        wanted = declared_type.__name__ if type(declared_type) is type else declared_type
+        raise ParameterError(f"{file}: {name} = {value!r} is not {wanted}{hint}") from None
+    _in_range(name, value, file)
+    return value
+
+
+def _in_range(name: str, value: Any, file: str) -> None:
+    """A parameter named like a field of the spec (or its plural) must be a value that field can take."""
+    singular = name[:-3] + "y" if name.endswith("ies") else name.removesuffix("s")
+    fields = RunSpec.model_fields
+    field = fields.get(name) or fields.get(singular)
+    if field is None or value is None:
+        return
+    adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    for item in value if isinstance(value, list) else [value]:
+        try:
+            adapter.validate_python(item, strict=True)
+        except ValidationError as error:
+            raise ParameterError(f"{file}: {name} = {item!r}: {error.errors()[0]['msg'].lower()}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text() if path.exists() else "") or {}
+    except yaml.YAMLError as error:
+        raise ParameterError(f"{paths.shown(path)}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ParameterError(f"{paths.shown(path)}: must be a mapping of names to values")
+    return content
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(known)) or 'none'}"
