@@ -1,0 +1,117 @@
+"""How a notebook shows things, so that the appendix can number, caption and describe them.
+
+A figure needs a caption (what it shows: the finding) and an alt text (what a person who cannot see it should
+know); a table needs a caption. Both travel in the output's metadata. Captions are markdown with `$math$`; in
+a table write `\\lVert h \\rVert`, because `|` separates columns.
+"""
+
+import io
+import re
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from creditaudit import paths
+
+HEAVY = 250_000  # bytes of SVG above which a picture of pixels is the smaller evil
+_MARKUP = re.compile(r"\\[a-zA-Z]+|[${}^_\\`*]")
+_NUMERIC = re.compile(r"(?:[-+−<>~≈\[\]().,\d\s×±–—%]|[eE](?=[-+−\d])|pp)*")
+
+
+def show_figure(fig: Figure, caption: str, alt: str, name: str | None = None, profile: str | None = None) -> None:
+    """Show a figure and close it; with a name and a profile also save outputs/<profile>/figures/<name>."""
+    notes = {"caption": _required(caption, "caption", name), "alt": _required(alt, "alt text", name)}
+    kind, content = _drawn(fig)
+    plt.close(fig)  # or the inline backend would show it a second time
+    if name and profile:
+        folder = paths.profile_dir(profile) / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.{'svg' if kind == 'image/svg+xml' else 'png'}").write_bytes(content)
+    shown: Any = content.decode() if kind == "image/svg+xml" else content
+    _publish({kind: shown, "text/plain": f"Figure: {alt}"}, {kind: notes | ({"name": name} if name else {})})
+    _caption(caption)
+
+
+def show_table(
+    frame: pd.DataFrame, caption: str, name: str | None = None, formats: dict[str, str] | None = None
+) -> None:
+    """Show a frame as a markdown table; `formats` gives a column's format spec, e.g. {"accuracy": ".3f"}."""
+    notes = {"caption": _required(caption, "caption", name)} | ({"name": name} if name else {})
+    _publish({"text/markdown": as_markdown(frame, formats or {})}, {"text/markdown": notes})
+    _caption(caption)
+
+
+def show_text(markdown: str) -> None:
+    """Show a sentence that the notebook computed."""
+    _publish({"text/markdown": markdown}, {})
+
+
+def as_markdown(frame: pd.DataFrame, formats: dict[str, str]) -> str:
+    """A pipe table; columns of numbers are right-aligned, a missing value is a dash, the index is dropped."""
+    columns = {str(name): [_cell(value, formats.get(str(name), "")) for value in frame[name]] for name in frame}
+    columns = {name: [_unbroken(text) for text in texts] for name, texts in columns.items()}
+    rule = [_rule(name, texts) for name, texts in columns.items()]
+    rows = [[_escaped(name) for name in columns], rule, *map(list, zip(*columns.values(), strict=True))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _rule(name: str, texts: list[str]) -> str:
+    """The alignment, and as many dashes as the column is wide: pandoc reads them as shares of the page."""
+    dashes = "-" * max(3, min(36, 2 + max(map(_width, (name, *texts)))))
+    return f"{dashes}:" if all(_NUMERIC.fullmatch(text) for text in texts) else f":{dashes}"
+
+
+def _width(text: str) -> int:
+    """About how many letters a cell shows; an identifier can be broken, so it never needs more than 18."""
+    return len(_MARKUP.sub("", re.sub(r"`([^`]{18})[^`]*`", r"\1", text)))
+
+
+def _unbroken(text: str) -> str:
+    """A number keeps its unit and its ± on one line."""
+    return text.replace(" ", "\u00a0") if _NUMERIC.fullmatch(text) else text
+
+
+def _cell(value: Any, spec: str) -> str:
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        return "–"
+    if isinstance(value, float):
+        return format(value, spec or ".4g")
+    return _escaped(format(value, spec) if spec else str(value))
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", text).replace("\n", " ")
+
+
+def _drawn(fig: Figure) -> tuple[str, bytes]:
+    """SVG with outlined letters, the same bytes every time; PNG where the SVG is too heavy."""
+    with plt.rc_context({"svg.hashsalt": "creditaudit", "svg.fonttype": "path"}):
+        svg = _saved(fig, "svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    svg = svg[svg.index(b"<svg") :]
+    if len(svg) <= HEAVY:
+        return "image/svg+xml", svg
+    return "image/png", _saved(fig, "png", metadata={"Software": None}, dpi=200)
+
+
+def _saved(fig: Figure, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format=kind, bbox_inches="tight", pad_inches=0.04, **options)
+    return buffer.getvalue()
+
+
+def _required(text: str, what: str, name: str | None) -> str:
+    if not text.strip():
+        raise ValueError(f"{name or 'this figure or table'} has no {what}: say what it shows")
+    return text.strip()
+
+
+def _caption(caption: str) -> None:
+    """For readers in Jupyter; the appendix has its own way and skips this output."""
+    _publish({"text/markdown": f"*{caption}*"}, {"text/markdown": {"role": "caption"}})
+
+
+def _publish(data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    display({"text/plain": "", **data}, raw=True, metadata=metadata)

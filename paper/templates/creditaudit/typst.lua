@@ -1,0 +1,34 @@
+-- What pandoc's typst writer leaves out: the alternative text of formulas and pictures.
+local function quoted(text)
+  return '"' .. text:gsub("\\", "\\\\"):gsub('"', '\\"'):gsub("%s+", " ") .. '"'
+end
+
+function Math(formula)
+  local body = pandoc.write(pandoc.Pandoc({ pandoc.Plain({ formula }) }), "typst"):gsub("%s+$", "")
+  return pandoc.RawInline("typst", "#eq(" .. quoted(formula.text) .. ", " .. body .. ");")
+end
+
+function Image(picture)
+  local notes = picture.attributes
+  return pandoc.RawInline("typst",
+    "#image(" .. quoted(picture.src) .. ", alt: " .. quoted(notes.described or "") .. ", width: " .. notes.width .. ");")
+end
+
+-- ::: {.note} and ::: {.provenance} become calls of the functions of these names in book.typ.
+function Div(block)
+  for _, name in ipairs({ "note", "provenance" }) do
+    if block.classes:includes(name) then
+      local body = pandoc.Blocks({ pandoc.RawBlock("typst", "#" .. name .. "[") })
+      body:extend(block.content)
+      body:insert(pandoc.RawBlock("typst", "]"))
+      return body
+    end
+  end
+end
+
+-- The parameter set beside a chapter's title.
+function Span(words)
+  if words.classes:includes("set") then
+    return pandoc.RawInline("typst", "#set-name(" .. quoted(pandoc.utils.stringify(words)) .. ");")
+  end
+end

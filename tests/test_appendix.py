@@ -1,0 +1,197 @@
+"""The appendix: numbered, captioned, self-contained, the same bytes every time; else refused."""
+
+import re
+
+import matplotlib.pyplot as plt
+import nbformat
+import pandas as pd
+import pytest
+import typst
+from bs4 import BeautifulSoup
+
+from creditaudit import appendix, appendix_html, chapters, display, mathsvg, notebooks
+from creditaudit.chapters import AppendixError
+from tests import sample_project
+
+SETS = ("d256_L4", "d512_L2")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """The sample notebook executed for real over two sets; tests render and damage copies of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        root = sample_project.build(tmp_path_factory.mktemp("project"), patch)
+        for name in SETS:
+            notebooks.execute("sample", name, "smoke")
+        yield root
+
+
+@pytest.fixture(scope="module")
+def rendered(project):
+    return appendix.render("smoke")
+
+
+@pytest.fixture(scope="module")
+def page(rendered):
+    return BeautifulSoup(rendered[0].read_text(), "html.parser")
+
+
+@pytest.fixture
+def damaged(project):
+    """Change the executed notebook of the first set, and put it back afterwards."""
+    path = notebooks.executed_path("sample", SETS[0], "smoke")
+    before = path.read_text()
+
+    def change(edit):
+        notebook = nbformat.reads(before, as_version=4)
+        edit(notebook.cells)
+        nbformat.write(notebook, path)
+
+    yield change
+    path.write_text(before)
+
+
+def test_nothing_is_loaded_from_outside(rendered):
+    html = rendered[0].read_text()
+    assert appendix_html.external_loads(html) == []
+    assert not re.search(r"<script|cdn|mathjax|require\.js|mermaid", html, re.IGNORECASE)
+    assert len(html) < appendix_html.LIMIT
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<img src="https://a.b/c.png">',
+        '<link rel="stylesheet" href="x.css">',
+        "<script>1</script>",
+        "<style>@import 'x';</style>",
+        "<style>p { background: url(//a.b/c) }</style>",
+        '<p style="background: url(c.png)">',
+        '<svg><image xlink:href="a.png"/></svg>',
+    ],
+)
+def test_loads_are_found(html):
+    assert appendix_html.external_loads(html)
+
+
+def test_links_are_no_loads():
+    assert appendix_html.external_loads('<a href="https://a.b">x</a><img src="data:image/png;base64,">') == []
+
+
+def test_title_page_contents_and_numbers(page):
+    assert page.h1.text == "What training depth is worth"
+    assert [item.text for item in page.select(".verdicts li")] == [
+        "5 reproduced",
+        "1 contradicted",
+        "2 inconclusive",
+    ]
+    assert len(page.select(".toc li")) == len(page.select("section.chapter")) == 2
+    assert [item.text.split(".")[0] for item in page.select("figcaption")] == [
+        "Table 1",
+        "Figure 1",
+        "Table 2",
+        "Figure 2",
+    ]
+    for link in page.select(".toc a"):
+        assert page.find(id=link["href"].removeprefix("#"))
+    ids = [item["id"] for item in page.find_all(id=True)]
+    assert len(ids) == len(set(ids))
+
+
+def test_tags_are_obeyed(page):
+    text = page.get_text()
+    assert "never shown" not in text
+    assert "Full depth is worth" in text and "show_text" not in text
+    assert len(page.select("footer.provenance")) == 2 and "commit 1a2b3c4" in text
+    assert all(item.find_parent("details") for item in page.select(".highlight"))
+
+
+def test_prose_is_not_printed_twice(page):
+    first, second = page.select("section.chapter")
+    assert "random feature map" in first.text and "random feature map" not in second.text
+    assert "The text is that of section 1" in second.text
+    assert [item.text.split()[0] for item in second.select("h3")] == ["2.1", "2.2"]
+
+
+def test_figures_and_formulas_speak(page):
+    assert all(image["alt"] for image in page.select("img")) and len(page.select("img")) == 2
+    formulas = page.select(".math svg, .math-block svg")
+    assert formulas and all(formula["aria-label"] for formula in formulas)
+    assert not [item for item in page.select("p, li, figcaption, td, h2, h3") if "$" in item.get_text()]
+
+
+def test_same_bytes(rendered):
+    before = [path.read_bytes() for path in rendered]
+    assert [path.read_bytes() for path in appendix.render("smoke")] == before
+
+
+def test_pdf_is_accessible(rendered):
+    pdf = rendered[1].read_bytes()
+    assert pdf.startswith(b"%PDF") and b"pdfuaid" in pdf
+    with pytest.raises(typst.TypstError, match="missing alt text"):
+        typst.compile(b'#set document(title: "x")\n= x\n$a$', pdf_standards=["ua-1"])
+
+
+@pytest.mark.parametrize("need", ["alt", "caption"])
+def test_figure_must_say_what_it_is(damaged, need):
+    def forget(cells):
+        for cell in cells:
+            for output in cell.get("outputs", []):
+                output.get("metadata", {}).get("image/svg+xml", {}).pop(need, None)
+
+    damaged(forget)
+    with pytest.raises(AppendixError, match=rf"sample--d256_L4.ipynb, cell \d+: a figure has no {need}"):
+        appendix.render("smoke")
+
+
+def test_chapter_must_have_provenance_and_title(damaged):
+    damaged(lambda cells: cells.pop())
+    with pytest.raises(AppendixError, match="no cell tagged 'provenance'"):
+        appendix.render("smoke")
+    damaged(lambda cells: cells[2].update(source="# Title\n\n### Too deep"))
+    with pytest.raises(AppendixError, match="'### Too deep' skips a level"):
+        appendix.render("smoke")
+    damaged(lambda cells: cells[2].update(source="no heading"))
+    with pytest.raises(AppendixError, match="has no title"):
+        appendix.render("smoke")
+
+
+def test_missing_notebook_and_bad_formula_are_named(project, damaged):
+    with pytest.raises(AppendixError, match=r"d1_L1\.ipynb is missing"):
+        chapters.chapters([("sample", "d1_L1")], "smoke")
+    damaged(lambda cells: cells[2].update(source="# Title\n\n$\\frac{1}$"))
+    with pytest.raises(AppendixError, match="sample--d256_L4: cannot draw the formula"):
+        appendix.render("smoke")
+
+
+def test_formula_sits_on_the_baseline():
+    assert 'style="vertical-align:-0.0' in mathsvg.inline("k")
+    assert 'style="vertical-align:-0.' in mathsvg.inline("g_l")
+    assert "currentColor" in mathsvg.inline(r"\frac{1}{2}") and "black" not in mathsvg.inline(r"\frac{1}{2}")
+    assert "id=" not in mathsvg.block(r"\begin{aligned} a &= b \\ c &= d \end{aligned}")
+
+
+def test_figure_bytes_are_stable_and_heavy_ones_become_pixels(monkeypatch):
+    def draw():
+        fig, ax = plt.subplots()
+        ax.fill_between([0, 1], [0, 1], hatch="/")
+        ax.plot([0, 1], [0, 1])
+        return fig
+
+    first, second = display._drawn(draw()), display._drawn(draw())
+    assert first == second and first[0] == "image/svg+xml" and first[1].startswith(b"<svg")
+    monkeypatch.setattr(display, "HEAVY", 100)
+    assert display._drawn(draw())[0] == "image/png"
+    with pytest.raises(ValueError, match="ladder has no alt text"):
+        display.show_figure(draw(), caption="x", alt=" ", name="ladder")
+    plt.close("all")
+
+
+def test_table_as_markdown():
+    frame = pd.DataFrame({"a|b": ["x|y", None], "v": [0.12345, float("nan")], "n": [3, 4]})
+    assert display.as_markdown(frame, {"v": ".2f"}).splitlines() == [
+        r"| a\|b | v | n |",
+        "| :----- | ------: | ---: |",
+        r"| x\|y | 0.12 | 3 |",
+        "| – | – | 4 |",
+    ]
