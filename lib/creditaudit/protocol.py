@@ -1,10 +1,13 @@
 """Which runs each section of the study needs: parameters in, specs out.
 
-`shape` is any set of `RunSpec` fields that all runs of the section share: width, depth, epochs, data, ...
-Runs that two sections share are equal specs, hence computed once (k = L of the ladder *is* the audit's run).
+Arguments are named like the notebooks' parameters, so `make train` (through `runs_of`) and a notebook that calls
+its section's function ask for the same specs. `shape` is any set of `RunSpec` fields that all runs of a section
+share: width, depth, epochs, data, ... Runs that two sections share are equal specs, hence computed once (k = L of
+the ladder *is* the audit's run).
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from creditaudit.spec import RunSpec
@@ -30,14 +33,33 @@ def penalty_rescue(
     penalties: Sequence[float],
     swept: Sequence[str],
     seeds: Sequence[int],
+    rescue: float = 1e-2,
+    long_epochs: int | None = None,
     **shape: Any,
 ) -> list[RunSpec]:
-    """Each method without and with the strongest claim's lambda = 1e-2; the `swept` ones over all penalties.
+    """Each method without and with lambda = `rescue`, and frozen; the `swept` ones over all penalties.
 
-    Their matched controls are part of the list: the frozen run at the same epoch budget.
+    With `long_epochs`, DFA is also rescued for that many epochs: does the penalty hold as long as the audit runs?
     """
-    rescue = (0.0, 1e-2)
-    runs = [RunSpec(method=m, penalty=p, seed=s, **shape) for s in seeds for p in rescue for m in methods]
+    vanilla = [RunSpec(method=m, seed=s, **shape) for s in seeds for m in methods]
+    runs = vanilla + [run.but(penalty=rescue) for run in vanilla] + [run.frozen() for run in vanilla]
     runs += [RunSpec(method=m, penalty=p, seed=s, **shape) for s in seeds for p in penalties for m in swept]
-    runs += [run.frozen() for run in runs]
+    if long_epochs:
+        runs += [RunSpec(method="dfa", penalty=rescue, seed=s, **shape).but(epochs=long_epochs) for s in seeds]
     return list(dict.fromkeys(runs))
+
+
+SECTIONS: dict[str, Callable[..., list[RunSpec]]] = {
+    "depth_ladder": depth_ladder,
+    "audit": audit,
+    "penalty_rescue": penalty_rescue,
+}
+
+
+def runs_of(section: str, parameters: Mapping[str, Any]) -> list[RunSpec]:
+    """The runs of one section, from all parameters of its notebook; none where the section trains nothing."""
+    if section not in SECTIONS:
+        return []
+    build = SECTIONS[section]
+    known = {*inspect.signature(build).parameters, *RunSpec.model_fields}
+    return build(**{name: value for name, value in parameters.items() if name in known})

@@ -1,0 +1,157 @@
+"""One look for all figures: a colour, a marker and a line per method, the same everywhere.
+
+The colours stay apart for colour-blind readers and differ in lightness; markers and dashes carry the difference
+where there is no colour at all. Figures have no background: in the dark appendix they lie on a light card.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+WIDTH = 7.0  # inches, the text column of the appendix
+INK, MUTED, FAINT = "#1d1f24", "#5d626d", "#a3a8b1"
+DASHED, DOTTED, DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.6)), (0, (6, 1.6, 1.4, 1.6))
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn, and what it is called."""
+
+    name: str
+    colour: str
+    marker: str
+    line: Any
+
+    def plot(self, **more: Any) -> dict[str, Any]:
+        """Keyword arguments for `ax.plot` or `ax.errorbar`."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.line} | more
+
+
+LOOKS = {
+    "bp": Look("BP", "#16365f", "o", "-"),
+    "fa": Look("FA", "#2fae8a", "s", DASHED),
+    "dfa": Look("DFA", "#c8500a", "^", DASHDOT),
+    "sb": Look("State Bridge", "#b8699a", "D", (0, (3, 1.2, 1.2, 1.2, 1.2, 1.2))),
+    "cb": Look("Credit Bridge", "#5aa9e0", "v", (0, (8, 2))),
+    "ep": Look("EP", "#d99a00", "P", (0, (2.5, 1.2))),
+    "frozen": Look("frozen", MUTED, "x", DOTTED),
+    "chance": Look("chance", FAINT, "", (0, (1, 2))),
+}
+CHANCE = 0.1  # ten classes, equally frequent
+
+RC = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so the bytes are the same everywhere
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#d9dbe0",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 5.5,
+    "errorbar.capsize": 2.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.constrained_layout.use": True,
+}
+
+
+def use() -> None:
+    """Set the style for everything drawn from here on."""
+    mpl.rcParams.update(RC)
+
+
+def look(method: str) -> Look:
+    return LOOKS[method]
+
+
+def name(method: str) -> str:
+    return LOOKS[method].name
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    """The methods in the order in which every table and figure lists them."""
+    present = set(methods)
+    return [method for method in LOOKS if method in present]
+
+
+def figure(columns: int = 1, height: float = 3.2, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure as wide as the text column."""
+    with plt.rc_context(RC):
+        return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), layout="constrained", **options)
+
+
+def chance_line(ax: Axes, label: bool = True) -> None:
+    reference_line(ax, CHANCE, "chance", "chance" if label else None)
+
+
+def reference_line(ax: Axes, y: float, kind: str, label: str | None = None) -> None:
+    """A horizontal line behind the data, named at its left end."""
+    ax.axhline(y, color=LOOKS[kind].colour, linestyle=LOOKS[kind].line, linewidth=1.1, zorder=1)
+    if label:
+        ink = MUTED if kind == "chance" else LOOKS[kind].colour
+        place = {"xy": (0, y), "xycoords": ax.get_yaxis_transform(), "xytext": (3, 2), "textcoords": "offset points"}
+        ax.annotate(label, **place, color=ink, fontsize=8)
+
+
+def label_ends(ax: Axes, ends: Iterable[tuple[float, float, str, str]], gap: float = 10.5) -> None:
+    """Name curves at their right end: (x, y, text, colour), moved apart where they would collide.
+
+    Call it after limits and scales are set: the distances are measured in points on the page.
+    """
+    placed = sorted(ends, key=lambda end: end[1])
+    if not placed:
+        return
+    ax.figure.draw_without_rendering()
+    to_points = 72 / ax.figure.dpi
+    heights = np.array([ax.transData.transform((x, y))[1] * to_points for x, y, *_ in placed])
+    for (x, y, text, colour), here, there in zip(placed, heights, _spread(heights, gap), strict=True):
+        ax.annotate(
+            text, (x, y), (8, there - here), textcoords="offset points", color=colour, va="center", fontsize=8.5,
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def _spread(heights: np.ndarray, gap: float) -> np.ndarray:
+    """Sorted positions moved as little as needed to be `gap` apart: pools of neighbours keep their centre."""
+    pools: list[list[float]] = []
+    for height in heights:
+        pools.append([height])
+        while len(pools) > 1 and _low(pools[-1], gap) - _high(pools[-2], gap) < gap:
+            last = pools.pop()
+            pools[-1] += last
+    return np.concatenate([np.mean(pool) + gap * (np.arange(len(pool)) - (len(pool) - 1) / 2) for pool in pools])
+
+
+def _low(pool: list[float], gap: float) -> float:
+    return float(np.mean(pool)) - gap * (len(pool) - 1) / 2
+
+
+def _high(pool: list[float], gap: float) -> float:
+    return float(np.mean(pool)) + gap * (len(pool) - 1) / 2
