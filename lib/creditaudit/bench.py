@@ -1,0 +1,255 @@
+"""`make bench`: the training step against the loops a person would otherwise write, in one interleaved run.
+
+Absolute times on a shared machine are noise, so every contender takes its turn in every round, and the machine's GEMM
+peak is measured in the same rounds. Times are wall time per step and run with both cores used as each contender does
+best: two processes of one thread train two runs at once, so their wall time counts half.
+"""
+
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from creditaudit import cost, data, paths, plain
+from creditaudit.credit import RULES
+from creditaudit.engine import Stack, initialised
+from creditaudit.spec import RunSpec
+
+ROUNDS = 7
+GEMM = 1024
+BP, DFA = RunSpec(method="bp"), RunSpec(method="dfa")
+
+
+@dataclass
+class Contender:
+    """Something that can train for n steps. `processes` copies run at once, each with `threads` threads."""
+
+    name: str
+    spec: RunSpec | None
+    make: Callable[[RunSpec], Callable[[int], None]]
+    processes: int
+    threads: int
+    steps: int
+    times: list[float] = field(default_factory=list)  # wall seconds per step and run, one per round
+
+
+def engine_steps(spec: RunSpec) -> Callable[[int], None]:
+    """This project's step, augmentation included."""
+    stack, batches = Stack([spec]), endless_batches(spec)
+
+    def steps(n: int) -> None:
+        with torch.inference_mode():
+            for _ in range(n):
+                x, y = next(batches)
+                stack.step(x.unsqueeze(0), y.unsqueeze(0))
+
+    return steps
+
+
+def endless_batches(spec: RunSpec) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    pictures, epoch = data.load("cifar10"), 0
+    while True:
+        yield from data.batches(pictures, spec.seed, epoch, spec.batch, spec.augment)
+        epoch += 1
+
+
+def plain_steps(spec: RunSpec) -> Callable[[int], None]:
+    rule = RULES[spec.method](1, spec.width, spec.depth)
+    module = initialised(spec, rule)
+    feedback = rule.tensors()["feedback"][0] if rule.tensors() else None
+    return plain.train(spec, module, feedback, plain.preloaded_batches(data.load("cifar10"), spec.batch))
+
+
+def loader_steps(spec: RunSpec) -> Callable[[int], None]:
+    return plain.train(spec, initialised(spec), None, plain.loader_batches(data.load("cifar10"), spec.batch))
+
+
+def gemm_steps(_: None) -> Callable[[int], None]:
+    a, out = torch.randn(GEMM, GEMM), torch.empty(GEMM, GEMM)
+
+    def steps(n: int) -> None:
+        for _ in range(n):
+            torch.mm(a, a, out=out)
+
+    return steps
+
+
+def contenders() -> list[Contender]:
+    rules = [Contender(f"engine {m.upper()}", RunSpec(method=m), engine_steps, 2, 1, 30) for m in RULES]
+    depths = [Contender(f"L = {n}", RunSpec(method="dfa", depth=n), engine_steps, 2, 1, 20) for n in (1, 2, 8)]
+    lengths = [Contender(f"{n} steps", DFA, engine_steps, 2, 1, n) for n in (15, 60, 120)]
+    return [
+        Contender("GEMM peak", None, gemm_steps, 2, 1, 30),
+        *rules,
+        Contender("engine DFA, one worker", DFA, engine_steps, 1, 1, 30),
+        Contender("plain DFA, 1 process x 2 threads", DFA, plain_steps, 1, 2, 20),
+        Contender("plain DFA, 2 processes x 1 thread", DFA, plain_steps, 2, 1, 20),
+        Contender("plain BP, 1 process x 2 threads", BP, plain_steps, 1, 2, 20),
+        Contender("plain BP, 2 processes x 1 thread", BP, plain_steps, 2, 1, 20),
+        Contender("DataLoader BP, 1 process x 2 threads, 2 loaders", BP, loader_steps, 1, 2, 40),
+        *depths,
+        *lengths,
+    ]
+
+
+class Worker:
+    """A process that keeps every contender ready, so that a turn costs no start-up."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,))
+        self.process.start()
+
+    def start(self, number: int, steps: int) -> None:
+        self.pipe.send((number, steps))
+
+    def result(self) -> float:
+        return self.pipe.recv()
+
+    def stop(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def _serve(pipe: "multiprocessing.connection.Connection") -> None:
+    torch.set_flush_denormal(True)
+    field_of, made = contenders(), {}
+    while (order := pipe.recv()) is not None:
+        number, steps = order
+        contender = field_of[number]
+        torch.set_num_threads(contender.threads)
+        if number not in made:
+            made[number] = contender.make(contender.spec)
+        begun = time.perf_counter()
+        made[number](steps)
+        pipe.send(time.perf_counter() - begun)
+    pipe.close()
+
+
+def _own_memory() -> float:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    anonymous = [line for line in status.read_text().splitlines() if line.startswith("RssAnon")]
+    return float(anonymous[0].split()[1]) * 1024
+
+
+def measure() -> list[Contender]:
+    """All contenders in turn, round after round; the first round only warms up."""
+    field_of, workers = contenders(), [Worker(), Worker()]
+    for turn in tqdm(range(ROUNDS + 1), desc="bench", unit="round"):
+        for number, contender in enumerate(field_of):
+            active = workers[: contender.processes]
+            begun = time.perf_counter()
+            for worker in active:
+                worker.start(number, contender.steps if turn else 5)
+            for worker in active:
+                worker.result()
+            if turn:
+                contender.times.append((time.perf_counter() - begun) / contender.steps / contender.processes)
+    for worker in workers:
+        worker.stop()
+    return field_of
+
+
+def summarise(field_of: list[Contender]) -> pd.DataFrame:
+    """Minimum and median per step, and the share of the GEMM peak that does useful arithmetic."""
+    peak = {pick: 2 * GEMM**3 / pick(field_of[0].times) for pick in (min, statistics.median)}
+    rows = []
+    for contender in field_of:
+        row = {"loop": contender.name}
+        for pick, label in ((min, "min"), (statistics.median, "median")):
+            flops = 2 * GEMM**3 if contender.spec is None else cost.step_flops(contender.spec)
+            row[f"{label} ms"] = pick(contender.times) * 1e3
+            row[f"of peak, {label}"] = flops / pick(contender.times) / peak[pick]
+        rows.append(row)
+    frame = pd.DataFrame(rows).set_index("loop")
+    frame.attrs["peak"] = peak[min] / 1e9
+    return frame
+
+
+def verdicts(frame: pd.DataFrame) -> list[str]:
+    """The promises about speed, each with what was measured (medians)."""
+    ms = frame["median ms"]
+    promises = [
+        ("DFA against the plain loop, one process", "engine DFA", "plain DFA, 1 process x 2 threads", 4.0),
+        ("DFA against the plain loop, two processes", "engine DFA", "plain DFA, 2 processes x 1 thread", 3.0),
+        ("BP against the plain loop, one process", "engine BP", "plain BP, 1 process x 2 threads", 1.7),
+        ("BP against the DataLoader loop", "engine BP", "DataLoader BP, 1 process x 2 threads, 2 loaders", 3.0),
+        ("two workers against one", "engine DFA", "engine DFA, one worker", 1.8),
+    ]
+    lines = [
+        f"{what}: {ms[slow] / ms[fast]:.2f}x (needed {needed}x) {'ok' if ms[slow] / ms[fast] >= needed else 'MISSED'}"
+        for what, fast, slow, needed in promises
+    ]
+    for name, needed in (("engine BP", 0.50), ("engine DFA", 0.65)):
+        share = frame.loc[name, "of peak, median"]
+        lines.append(f"{name}: {share:.0%} of GEMM peak (needed {needed:.0%}) {'ok' if share >= needed else 'MISSED'}")
+    return lines
+
+
+def draw(field_of: list[Contender], frame: pd.DataFrame, target: Path) -> None:
+    """Bars of time per step; time against blocks and against steps, which should be straight lines."""
+    fig, (bars, blocks, length) = plt.subplots(1, 3, figsize=(12, 4.2), width_ratios=[2.2, 1, 1], layout="constrained")
+    loops = [c for c in field_of if c.spec and not c.name.startswith("L =") and not c.name.endswith(" steps")]
+    names, medians = [c.name for c in loops], [statistics.median(c.times) * 1e3 for c in loops]
+    bars.barh(names, medians, color=["#33608c" if name.startswith("engine") else "#b9b9b9" for name in names])
+    for y, value in enumerate(medians):
+        bars.text(value, y, f" {value:.2f}", va="center", fontsize=8)
+    bars.invert_yaxis()
+    bars.set_xlabel(f"ms of wall time per step and run (median of {ROUNDS})")
+    deep = sorted(
+        [c for c in field_of if c.name.startswith("L =") or c.name == "engine DFA"], key=lambda c: c.spec.depth
+    )
+    blocks.plot([c.spec.depth for c in deep], [statistics.median(c.times) * 1e3 for c in deep], "o-", color="#33608c")
+    blocks.set(xlabel="blocks L (DFA)", ylabel="ms per step and run", ylim=(0, None), xlim=(0, None))
+    long = [c for c in field_of if c.name.endswith(" steps")]
+    length.plot([c.steps for c in long], [statistics.median(c.times) * c.steps for c in long], "o-", color="#33608c")
+    length.set(xlabel="steps trained (DFA)", ylabel="seconds per run", ylim=(0, None), xlim=(0, None))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(target, dpi=150)
+    plt.close(fig)
+
+
+def training_memory() -> float:
+    """Own memory of a process that trains the primary shape, in bytes."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_train_and_weigh, args=(theirs,))
+    process.start()
+    memory = pipe.recv()
+    process.join()
+    return memory
+
+
+def _train_and_weigh(pipe: "multiprocessing.connection.Connection") -> None:
+    from creditaudit.train import Training
+
+    with torch.inference_mode():
+        training = Training(BP, Path("unused"))
+        training._evaluate()
+        engine_steps(BP)(20)
+    pipe.send(_own_memory())
+
+
+def run() -> None:
+    """Measure, print the table and the verdicts, save both."""
+    field_of = measure()
+    frame = summarise(field_of)
+    print(frame.to_string(float_format=lambda value: f"{value:.3f}"))
+    print(f"GEMM peak, both cores, float32: {frame.attrs['peak']:.0f} GF/s")
+    print(*verdicts(frame), sep="\n")
+    print(f"memory of one training process beyond the shared pictures: {training_memory() / 1e9:.2f} GB (at most 1.5)")
+    folder = paths.OUTPUTS / "bench"
+    draw(field_of, frame, folder / "bench.png")
+    frame.to_csv(folder / "bench.csv", float_format="%.4f")
+    print(f"saved: {paths.shown(folder / 'bench.png')}, {paths.shown(folder / 'bench.csv')}")

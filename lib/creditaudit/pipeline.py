@@ -1,0 +1,98 @@
+"""`make reproduce`, step by step: train what is missing, run the notebooks, check the claims, bind the appendix.
+
+Every step looks at what is there and does only what is left, so the whole can be repeated at any time.
+"""
+
+from pathlib import Path
+
+from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, sweep
+from creditaudit.records import Store
+from creditaudit.spec import RunSpec
+
+OVERVIEW = "overview"  # read first, executed last: it shows the verdicts on all the others
+
+Chosen = list[tuple[str, str]]
+
+
+def chosen(section: str | None = None, set_name: str | None = None) -> Chosen:
+    """The (section, set) pairs asked for, in reading order; everything by default."""
+    if section is not None:
+        params.source_path(section)  # refuses a misspelt section, naming the nearest
+    pairs = [pair for pair in appendix.contents() if section in (None, pair[0]) and set_name in (None, pair[1])]
+    if not pairs:
+        known = params.sets(section) if section else sorted({name for _, name in appendix.contents()})
+        raise params.ParameterError(f"{section or 'no section'} has no set {set_name!r}: known are {', '.join(known)}")
+    return pairs
+
+
+def runs(profile: str, pairs: Chosen) -> list[RunSpec]:
+    """Every run these sections need, each once."""
+    needed = [spec for pair in pairs for spec in protocol.runs_of(pair[0], params.parameters(*pair, profile))]
+    return list(dict.fromkeys(needed))
+
+
+def train(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
+    specs, store = runs(profile, pairs), Store(paths.profile_dir(profile))
+    trained = sweep.train_all(specs, store, jobs)
+    print(f"training: {trained} runs trained, {len(specs) - trained} were there already")
+
+
+def dry_run(profile: str, pairs: Chosen, jobs: int) -> None:
+    """What `train` would do, and what it would cost."""
+    specs, store = runs(profile, pairs), Store(paths.profile_dir(profile))
+    measured = store.all() or Store(paths.profile_dir("paper")).all()
+    missing = store.missing(specs)
+    seconds = [cost.cpu_seconds(spec, measured) for spec in missing]
+    for spec, second in zip(missing, seconds, strict=True):
+        print(f"{spec.key:45s} about {second:6.0f} core-seconds")
+    print(
+        f"{len(missing)} of {len(specs)} runs to train: about {sum(seconds) / 3600:.1f} core-hours, "
+        f"{sum(seconds) / 60 / jobs:.0f} minutes on {jobs} cores"
+    )
+
+
+def run_notebooks(profile: str, pairs: Chosen) -> None:
+    for pair in pairs:
+        if pair[0] != OVERVIEW:
+            notebooks.execute(*pair, profile, inputs=_read_by(pair, profile))
+
+
+def overview(profile: str) -> None:
+    everything = [path for pair in chosen() for path in _read_by(pair, profile)]
+    shown = [paths.profile_dir(profile) / "claims.json", paths.PARAMS / "explanations.yaml"]
+    notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=everything + shown)
+
+
+def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, strict: bool = False) -> int:
+    """All steps; the appendix is bound when every notebook of it has been executed."""
+    train(profile, pairs, jobs)
+    run_notebooks(profile, pairs)
+    status = claims.run(profile, strict)
+    overview(profile)
+    absent = [pair for pair in chosen() if not notebooks.executed_path(*pair, profile).exists()]
+    if absent:
+        print(f"no appendix yet: {', '.join('/'.join(pair) for pair in absent)} not executed in profile {profile}")
+    else:
+        bind(profile)
+    return status
+
+
+def bind(profile: str) -> None:
+    for path in appendix.render(profile):
+        print(f"{paths.shown(path)}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+def rerender(profile: str) -> int:
+    """From the records alone, without training: notebooks, claims, appendix."""
+    pairs = chosen()
+    run_notebooks(profile, pairs)
+    status = claims.run(profile)
+    overview(profile)
+    bind(profile)
+    return status
+
+
+def _read_by(pair: tuple[str, str], profile: str) -> list[Path]:
+    """The records a section shows (and the overview's share of them)."""
+    store = Store(paths.profile_dir(profile))
+    return [store.path(spec) for spec in runs(profile, [pair]) if store.path(spec).exists()]

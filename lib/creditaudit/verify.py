@@ -1,0 +1,61 @@
+"""Retrain a few committed runs from scratch and compare: the records are what this code makes."""
+
+import math
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from creditaudit import cost, paths, sweep
+from creditaudit.records import Record, Store
+
+ACCURACY_TOLERANCE = 0.02  # on another kind of CPU the last bits differ, and training amplifies them
+DECADES = 0.5  # the same for norms: half an order of magnitude
+
+
+def verify(profile: str, n: int, jobs: int | None = None) -> int:
+    """Exit code 0 if every retrained run agrees: to the bit on the same kind of CPU, within tolerance elsewhere."""
+    committed = Store(paths.profile_dir(profile)).all()
+    if not committed:
+        print(f"profile {profile} has no records to verify")
+        return 1
+    sample = random.sample(committed, min(n, len(committed)))
+    seconds = sum(cost.cpu_seconds(record.spec, committed) for record in sample)
+    print(f"retraining {len(sample)} of {len(committed)} runs, about {seconds / 60:.0f} core-minutes")
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Store(Path(scratch))
+        sweep.train_all([record.spec for record in sample], store, jobs)
+        return max(_compare(record, store.get(record.spec)) for record in sample)
+
+
+def _compare(committed: Record, again: Record) -> int:
+    alike = _platform(committed.provenance) == _platform(again.provenance)
+    if (committed.epochs, committed.final) == (again.epochs, again.final):
+        print(f"{committed.spec.key}: bit-equal")
+        return 0
+    off = abs(committed.final["test_accuracy"] - again.final["test_accuracy"])
+    decades = abs(math.log10(committed.final["h_norm"][-1] / again.final["h_norm"][-1]))
+    close = off <= ACCURACY_TOLERANCE and decades <= DECADES
+    where = "the same kind of CPU, so this should be bit-equal" if alike else "another kind of CPU or torch"
+    first = next(_differences("", committed.epochs | committed.final, again.epochs | again.final))
+    print(
+        f"{committed.spec.key}: differs (first at {first}), accuracy by {off:.4f}, log10 ||h_L|| by {decades:.2f}; "
+        f"{where}: {'within tolerance' if close and not alike else 'FAILED'}"
+    )
+    return 0 if close and not alike else 1
+
+
+def _platform(source: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(source[name]) for name in ("cpu", "torch", "numpy", "threads", "device"))
+
+
+def _differences(place: str, a: Any, b: Any) -> Iterator[str]:
+    if isinstance(a, dict):
+        for name in a:
+            yield from _differences(f"{place}.{name}".lstrip("."), a[name], b.get(name))
+    elif isinstance(a, list) and isinstance(b, list):
+        for index, pair in enumerate(zip(a, b, strict=False)):
+            yield from _differences(f"{place}[{index}]", *pair)
+    elif a != b:
+        yield place
