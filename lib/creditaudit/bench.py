@@ -206,6 +206,7 @@ def draw(field_of: list[Contender], frame: pd.DataFrame, target: Path) -> None:
     for y, value in enumerate(medians):
         bars.text(value, y, f" {value:.2f}", va="center", fontsize=8)
     bars.invert_yaxis()
+    bars.margins(x=0.08)
     bars.set_xlabel(f"ms of wall time per step and run (median of {ROUNDS})")
     deep = sorted(
         [c for c in field_of if c.name.startswith("L =") or c.name == "engine DFA"], key=lambda c: c.spec.depth

@@ -80,6 +80,8 @@ def _start_worker(reports: "multiprocessing.Queue") -> None:
 
 def _train_one(spec: RunSpec, profile_dir: Path) -> None:
     def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
+        if not multiprocessing.parent_process().is_alive():
+            os._exit(1)  # the campaign was killed: do not train on as an orphan
         _reports.put((spec, epoch, accuracy))
 
     try:
