@@ -1,0 +1,81 @@
+"""The identity check as data: one row per seed in outputs/<profile>/identity.json, measured once.
+
+A row has the study's three quantities and how the stack gets there, block after block. Rows are filed under the shape
+that was measured (`d256_L4`, the name of the parameter set; other data than CIFAR-10 are named too), so a smoke run
+is never taken for the study's.
+"""
+
+import fcntl
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from creditaudit import data as pictures
+from creditaudit import identity, paths
+from creditaudit.engine import initialised
+from creditaudit.records import write_atomically
+from creditaudit.spec import RunSpec
+
+Rows = dict[int, dict[str, Any]]
+
+
+def shape_key(width: int, depth: int, data: str = "cifar10") -> str:
+    return f"d{width}_L{depth}" + ("" if data == "cifar10" else f"-{data}")
+
+
+def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str = "cifar10") -> Rows:
+    """One row per seed: read where it was measured before, else measured and kept."""
+    path, key = paths.profile_dir(profile) / "identity.json", shape_key(width, depth, data)
+    known = _stored(path).get(key, {})
+    new = {str(seed): _measured(width, depth, seed, data) for seed in seeds if str(seed) not in known}
+    if new:
+        _merge(path, key, new)
+    return {seed: (known | new)[str(seed)] for seed in seeds}
+
+
+def stored(width: int, depth: int, profile: str, data: str = "cifar10") -> Rows:
+    """The rows that exist; nothing is measured."""
+    found = _stored(paths.profile_dir(profile) / "identity.json").get(shape_key(width, depth, data), {})
+    return {int(seed): row for seed, row in found.items()}
+
+
+def frame(measured: Rows) -> pd.DataFrame:
+    """Tidy: one row per seed and layer l = 0..L; `ratio` is that of the block that leads from l to l + 1."""
+    lines = [
+        {"seed": seed, "layer": layer, "ratio": ratio, "deviation": deviation, "cosine": cosine}
+        for seed, row in measured.items()
+        for layer, (ratio, deviation, cosine) in enumerate(
+            zip([*row["block_ratio"], None], row["deviation_by_depth"], row["cosine_by_depth"], strict=True)
+        )
+    ]
+    return pd.DataFrame(lines)
+
+
+def _measured(width: int, depth: int, seed: int, data: str) -> dict[str, Any]:
+    row = identity.measure(width, depth, seed, data)
+    x, _ = pictures.test_tensors(pictures.load(data, test_size=identity.PICTURES))
+    with torch.inference_mode():
+        h = initialised(RunSpec(method="bp", width=width, depth=depth, seed=seed)).states(x)
+    deviations = [((state - h[0]).norm(dim=-1) / h[0].norm(dim=-1)).median().item() for state in h]
+    cosines = [torch.nn.functional.cosine_similarity(state, h[0]).median().item() for state in h]
+    return row | {"deviation_by_depth": deviations, "cosine_by_depth": cosines}
+
+
+def _stored(path: Path) -> dict[str, dict[str, Any]]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
+    """Add rows under a lock: two notebooks may write at the same time, and a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(".identity.lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        content = _stored(path)
+        content[key] = content.get(key, {}) | new
+        write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    lock.unlink(missing_ok=True)
