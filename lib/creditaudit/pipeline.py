@@ -5,7 +5,7 @@ Every step looks at what is there and does only what is left, so the whole can b
 
 from pathlib import Path
 
-from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, sweep
+from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, readme, sweep
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
 
@@ -78,6 +78,8 @@ def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, strict: bool
 
 
 def bind(profile: str) -> None:
+    if profile == readme.PROFILE:
+        readme.refresh()
     for path in appendix.render(profile):
         print(f"{paths.shown(path)}: {path.stat().st_size / 1e6:.1f} MB")
 

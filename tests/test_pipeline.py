@@ -1,0 +1,101 @@
+"""The whole pipeline, end to end, offline: profile smoke in a copy of the project."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from creditaudit import paths, records
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """A copy without outputs, so that nothing here touches the real ones."""
+    root = tmp_path_factory.mktemp("project")
+    for name in ("notebooks", "params", "paper/templates"):
+        shutil.copytree(paths.ROOT / name, root / name)
+    return root
+
+
+def creditaudit(project: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"CREDITAUDIT_ROOT": str(project), "PYTHONPATH": str(paths.ROOT / "lib")}
+    environment.pop("CREDITAUDIT_RUNNER", None)
+    command = [sys.executable, "-m", "creditaudit", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def first(project) -> subprocess.CompletedProcess:
+    return creditaudit(project, "reproduce", "--profile", "smoke")
+
+
+def outputs(project: Path) -> Path:
+    return project / "outputs" / "smoke"
+
+
+def test_one_command_leaves_an_appendix_and_verdicts(project, first):
+    assert first.returncode == 0, first.stderr + first.stdout
+    html, pdf = outputs(project) / "appendix.html", outputs(project) / "appendix.pdf"
+    assert "proves nothing" in html.read_text()
+    assert pdf.read_bytes().startswith(b"%PDF")
+    verdicts = json.loads((outputs(project) / "claims.json").read_text())
+    keys = {"id", "statement", "kind", "expected", "margin", "observed", "ci", "n", "verdict", "reason", "command"}
+    assert all(set(claim) == keys for claim in verdicts)
+    assert {claim["verdict"] for claim in verdicts} <= {"reproduced", "contradicted", "inconclusive"}
+    assert "reproduced" in first.stdout and "inconclusive" in first.stdout
+    assert list((outputs(project) / "tables").glob("depth_ladder--*.csv"))
+
+
+def test_repeating_it_trains_and_executes_nothing(project, first):
+    before = {path: path.read_bytes() for path in outputs(project).rglob("*") if path.is_file()}
+    again = creditaudit(project, "reproduce", "--profile", "smoke")
+    assert again.returncode == 0, again.stderr
+    assert "training: 0 runs trained" in again.stdout
+    assert "executed in" not in again.stdout
+    assert {path: path.read_bytes() for path in outputs(project).rglob("*") if path.is_file()} == before
+
+
+def ladder_record(project: Path) -> Path:
+    return next((outputs(project) / "runs").glob("dfa-d16-L2-k1-*.json"))
+
+
+def test_a_deleted_record_is_the_only_run_that_retrains(project, first):
+    path = ladder_record(project)
+    before = records.load(path)
+    path.unlink()
+    again = creditaudit(project, "train", "--profile", "smoke")
+    assert "training: 1 runs trained" in again.stdout, again.stderr
+    after = records.load(path)
+    assert (after.epochs, after.final) == (before.epochs, before.final)
+
+
+def test_a_changed_number_is_refused_and_a_forged_one_shows(project, first):
+    """Nothing is typed in: what the table shows is what the record says."""
+    path, table = ladder_record(project), outputs(project) / "tables" / "depth_ladder--d256_L4.csv"
+    original = path.read_text()
+    body = json.loads(original)
+    body["final"]["test_accuracy"] = 0.777
+    path.write_text(json.dumps(body))
+    refused = creditaudit(project, "notebooks", "--profile", "smoke", "--section", "depth_ladder")
+    assert refused.returncode == 1
+    assert "checksum" in refused.stderr and path.stem in refused.stderr
+    path.write_text(json.dumps(body | {"sha256": records.checksum(body)}))
+    forged = creditaudit(project, "notebooks", "--profile", "smoke", "--section", "depth_ladder", "--set", "d256_L4")
+    assert forged.returncode == 0, forged.stderr
+    assert "0.777" in table.read_text()
+    path.write_text(original)
+
+
+def test_mistakes_are_named_before_anything_runs(project):
+    wrong = creditaudit(project, "reproduce", "--profile", "smoke", "--section", "depth_lader")
+    assert wrong.returncode == 1 and "depth_ladder" in wrong.stderr
+    wrong = creditaudit(project, "train", "--profile", "smok")
+    assert wrong.returncode == 1 and "smoke" in wrong.stderr
+    listed = creditaudit(project, "train", "--profile", "paper", "--dry-run", "--section", "depth_ladder")
+    assert "72 of 72 runs to train" in listed.stdout, listed.stderr
