@@ -1,0 +1,147 @@
+"""What one would have concluded from each way of looking: the decision-utility table.
+
+The question is always the same: *does this method's credit make good use of the blocks?* Every criterion answers
+it from one run, with the rule written beside it in words; the table sets the answers side by side. Accuracy
+and cosine are read as they usually are, against chance and against random directions. D1 to D3 are the study's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from creditaudit import style
+from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN, read
+from creditaudit.records import Record
+
+ABOVE_CHANCE = 2.0  # times chance: what "it learns" usually means
+ABOVE_NULL = 3.0  # standard deviations above random directions: what "it aligns" usually means
+
+Answer = bool | None  # None: the run that would answer is missing
+Pair = tuple[Record, Record | None]  # a run and its frozen twin (k = 0)
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One way of looking at a run, and the rule by which it says yes."""
+
+    name: str
+    rule: str  # markdown
+    answer: Callable[[Record, Record | None], Answer]
+
+
+def learns(record: Record, frozen: Record | None = None) -> bool:
+    return record.final["test_accuracy"] >= ABOVE_CHANCE * style.CHANCE
+
+
+def learns_and_aligns(record: Record, frozen: Record | None = None) -> bool:
+    """Gamma as usually reported, averaged over all blocks. An undefined mean is no alignment."""
+    gamma, null = read("gamma", record), record.final["gamma_null"]
+    return learns(record) and gamma is not None and gamma > null["mean"] + ABOVE_NULL * null["std"]
+
+
+def scale_is_stable(record: Record, frozen: Record | None = None) -> bool:
+    growth = record.final["growth"]
+    return growth is not None and growth <= D1_LIMIT
+
+
+def reference_is_valid(record: Record, frozen: Record | None = None) -> bool:
+    g_last = record.final["g_norm"][-1]
+    return g_last is not None and g_last >= D2_FLOOR
+
+
+def depth_is_used(record: Record, frozen: Record | None) -> Answer:
+    if frozen is None:
+        return None
+    return record.final["test_accuracy"] - frozen.final["test_accuracy"] >= D3_GAIN
+
+
+def passes(record: Record, frozen: Record | None) -> Answer:
+    """All three; a failure of D1 or D2 needs no frozen run."""
+    if not (scale_is_stable(record) and reference_is_valid(record)):
+        return False
+    return depth_is_used(record, frozen)
+
+
+CRITERIA = (
+    Criterion(
+        "accuracy", f"test accuracy at least {ABOVE_CHANCE:g} × chance ({ABOVE_CHANCE * style.CHANCE:g})", learns
+    ),
+    Criterion(
+        "accuracy + cosine",
+        f"the same, and $\\Gamma$ over all blocks more than {ABOVE_NULL:g} std above random directions",
+        learns_and_aligns,
+    ),
+    Criterion("D1", f"no block grows the stream more than {D1_LIMIT:g}-fold", scale_is_stable),
+    Criterion("D2", "$\\lVert g_L \\rVert \\geq 10^{-7}$, batches of 128", reference_is_valid),
+    Criterion("D3", f"at least {100 * D3_GAIN:g} pp above the same method with frozen blocks", depth_is_used),
+    Criterion("D1–D3", "all three", passes),
+)
+USUAL, TOGETHER = "accuracy + cosine", "D1–D3"
+
+
+def rules() -> pd.DataFrame:
+    """The decision rules in words."""
+    return pd.DataFrame([{"looking at": c.name, "“uses its blocks” if": c.rule} for c in CRITERIA])
+
+
+def answers(pairs: Sequence[Pair]) -> pd.DataFrame:
+    """Tidy: one row per run and criterion, `says` is True, False or None."""
+    rows = [
+        {"method": record.spec.method, "seed": record.spec.seed, "criterion": c.name, "says": c.answer(record, frozen)}
+        for record, frozen in pairs
+        for c in CRITERIA
+    ]
+    return pd.DataFrame(rows, columns=["method", "seed", "criterion", "says"])
+
+
+def table(pairs: Sequence[Pair]) -> pd.DataFrame:
+    """One row per method in the order given, one column per criterion: yes or no, in how many seeds."""
+    tidy, rows = answers(pairs), []
+    for method in dict.fromkeys(tidy["method"]):
+        said = {c.name: _said(tidy, method, c.name) for c in CRITERIA}
+        row = {"method": style.name(method)} | {name: _votes(votes) for name, votes in said.items()}
+        rows.append(row | {"so the usual reading": _lesson(said[USUAL], said[TOGETHER])})
+    return pd.DataFrame(rows, columns=["method", *(c.name for c in CRITERIA), "so the usual reading"])
+
+
+def conclusions(pairs: Sequence[Pair], criterion: str) -> dict[str, Answer]:
+    """method -> what most seeds say; None where they are split or cannot say."""
+    tidy = answers(pairs)
+    return {method: _majority(_said(tidy, method, criterion)) for method in dict.fromkeys(tidy["method"])}
+
+
+def misled(pairs: Sequence[Pair]) -> list[str]:
+    """Methods that accuracy and cosine would accept, and D1 to D3 refuse."""
+    usual, together = conclusions(pairs, USUAL), conclusions(pairs, TOGETHER)
+    return [method for method in usual if (usual[method], together[method]) == (True, False)]
+
+
+def _said(tidy: pd.DataFrame, method: str, criterion: str) -> list[Answer]:
+    return list(tidy.loc[(tidy["method"] == method) & (tidy["criterion"] == criterion), "says"])
+
+
+def _majority(votes: list[Answer]) -> Answer:
+    yes, no = votes.count(True), votes.count(False)
+    return None if yes == no else yes > no
+
+
+def _votes(votes: list[Answer]) -> str:
+    yes, no = votes.count(True), votes.count(False)
+    if not yes + no:
+        return "?"
+    majority = max(yes, no)
+    answer = "split" if yes == no else "yes" if yes > no else "**no**"
+    return f"{answer} {majority}/{yes + no}"
+
+
+def _lesson(usual: list[Answer], together: list[Answer]) -> str:
+    verdict = _majority(usual), _majority(together)
+    if None in verdict:
+        return "undecided"
+    return {
+        (True, True): "agrees: accept",
+        (False, False): "agrees: refuse",
+        (True, False): "**is misled**",
+        (False, True): "is too strict",
+    }[verdict]

@@ -1,0 +1,122 @@
+"""The figures of the audit. Frames in, figures out; nothing here reads a record."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from creditaudit import style
+from creditaudit.marks import (
+    blank_if_empty,
+    dodged_points,
+    limit_line,
+    mean_curves,
+    method_legend,
+    plain_title,
+    value_bars,
+)
+from creditaudit.metrics import D1_LIMIT, D2_FLOOR
+
+
+@blank_if_empty
+def accuracy_curves(epochs: pd.DataFrame) -> Figure:
+    """Train and test accuracy over epochs."""
+    fig, axes = style.figure(2, 3.0, sharey=True, width_ratios=(1, 1.12))
+    top = np.ceil(10 * epochs[["train", "test"]].max().max() + 0.3) / 10
+    for ax, column, title in zip(axes, ("train", "test"), ("training pictures", "test pictures"), strict=True):
+        ax.set_title(title)
+        ax.set(ylim=(0, top), xlabel="epoch")
+        style.chance_line(ax, label=ax is axes[0])
+        ends = mean_curves(ax, epochs, column)
+    axes[0].set_ylabel("accuracy")
+    style.label_ends(axes[1], ends)
+    return fig
+
+
+@blank_if_empty
+def norms(epochs: pd.DataFrame) -> Figure:
+    """||h_L||, the growth D1 watches, and ||g_L|| over epochs, each with its limit."""
+    fig, axes = style.figure(3, 2.9)
+    titles = (r"last state $\Vert h_L\Vert$", "D1: growth over one block", r"D2: $\Vert g_L\Vert$, batch 1024")
+    for ax, column, title in zip(axes, ("h_last", "growth", "g_last"), titles, strict=True):
+        plain_title(ax, title)
+        ax.set(yscale="log", xlabel="epoch")
+        mean_curves(ax, epochs, column, log=True)
+    limit_line(axes[1], D1_LIMIT, "fails above", above=True)
+    limit_line(axes[2], D2_FLOOR, "fails below", above=False)
+    method_legend(fig, epochs.method)
+    return fig
+
+
+@blank_if_empty
+def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
+    """Per block: cosine, rho, nudging with their zero lines, and how far the weights moved.
+
+    `null` is the random-direction null of the cosine. The grey band at the top of the cosine panel is the ceiling:
+    what the exact credit of the same networks scores, against the gradient at the block's input.
+    """
+    fig, grid = style.figure(2, 2.35, rows=2)
+    panels = {
+        "gamma": r"cosine with BP, $\Gamma_l$",
+        "rho": r"predicts loss changes, $\rho_l$",
+        "nudge": r"loss change under a nudge, $\eta=.01$",
+        "drift": r"drift $\Vert W_1-W_1^{init}\Vert\,/\,\Vert W_1^{init}\Vert$",
+    }
+    for ax, (column, title) in zip(grid.flat, panels.items(), strict=True):
+        plain_title(ax, title)
+        ax.set_xticks(sorted(blocks.layer.unique()))
+        ax.set_xlabel("block $l$" if ax in grid[1] else "")
+        dodged_points(ax, blocks, column)
+        if column != "drift":
+            ax.axhline(0, color=style.MUTED, linewidth=0.9, zorder=1)
+    _null_and_ceiling(grid.flat[0], blocks, null)
+    drift = grid.flat[3]
+    drift.set_ylim(bottom=0)
+    if 0 < blocks.drift.min() < blocks.drift.max() / 30:
+        drift.set_yscale("log")
+    method_legend(fig, blocks.method)
+    return fig
+
+
+def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: dict[str, float]) -> None:
+    low, high = (null["mean"] + sign * 2 * null["std"] for sign in (-1, 1))
+    thin = 0.006  # so that a narrow band is still seen
+    ax.axhspan(low - thin, high + thin, color=style.FAINT, alpha=0.5, lw=0, zorder=0)
+    ceiling = blocks.groupby("layer").ceiling.agg(["min", "max"]).astype(float)
+    ax.fill_between(ceiling.index, ceiling["min"] - thin, ceiling["max"] + thin, color=style.FAINT, alpha=0.5, lw=0)
+    bottom = min(0.0, float(blocks.gamma.astype(float).min()))
+    ax.set_ylim(bottom - 0.2, 1.2)
+    ink = {"transform": ax.get_yaxis_transform(), "ha": "right", "color": style.MUTED, "fontsize": 7.5}
+    ax.text(0.99, 1.08, "grey: exact credit of the same networks (ceiling)", **ink)
+    ax.text(0.99, bottom - 0.15, f"grey: random directions, ±{2 * null['std']:.3f} (2 std)", **ink)
+
+
+@blank_if_empty
+def summary_bars(finals: pd.DataFrame) -> Figure:
+    """Accuracy, cosine, rho and nudging at a glance, with their values."""
+    methods = style.in_order(finals.method)
+    fig, axes = style.figure(4, 0.75 + 0.32 * len(methods), sharey=True)
+    titles = {"accuracy": "test accuracy", "gamma": r"cosine $\Gamma$", "rho": r"$\rho$", "nudge": "nudging"}
+    for ax, (column, title) in zip(axes, titles.items(), strict=True):
+        plain_title(ax, title)
+        value_bars(ax, finals, column, methods)
+    axes[0].axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)
+    return fig
+
+
+@blank_if_empty
+def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
+    """State Bridge's prediction error, seed by seed, beside what every method makes of its credit."""
+    methods = style.in_order(finals.method)
+    fig, (left, right) = style.figure(2, max(2.6, 0.6 + 0.34 * len(methods)), width_ratios=(1.15, 1))
+    look = style.look("sb")
+    for shade, (seed, run) in enumerate(epochs.dropna(subset=["state_error"]).groupby("seed")):
+        line = ("-", style.DASHED, style.DOTTED)[shade % 3]
+        left.plot(run.epoch, run.state_error.astype(float), color=look.colour, linestyle=line, label=f"seed {seed}")
+    left.set(yscale="log", xlabel="epoch")
+    plain_title(left, "State Bridge: error of the predicted $h_L$")
+    left.legend()
+    plain_title(right, "test accuracy")
+    value_bars(right, finals, "accuracy", methods)
+    right.axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)
+    return fig

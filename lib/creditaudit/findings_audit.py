@@ -1,0 +1,144 @@
+"""What the audit's records say, in sentences. Numbers, names and verbs come from the records."""
+
+import pandas as pd
+
+from creditaudit import decisions, style
+from creditaudit.collect import Runs
+from creditaudit.findings import listed, undecided
+from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN
+from creditaudit.spreads import by_method, decades, digits, named_means, sample_note, spread
+from creditaudit.tables import summarise
+from creditaudit.tables_audit import pairs, per_run, trained
+
+NOTHING = "**No run has finished yet.**"
+
+
+def headline(runs: Runs) -> str:
+    """Whom the usual criteria accept, whom D1 to D3 accept, and what that hides in each method they disagree on."""
+    if not trained(runs).records:
+        return f"The audit is {undecided(runs)}."
+    found, rows = pairs(runs), per_run(runs)
+    usual, together = (decisions.conclusions(found, name) for name in (decisions.USUAL, decisions.TOGETHER))
+    misled = decisions.misled(found)
+    waiting = [style.name(method) for method, answer in together.items() if answer is None]
+    verdict = f"Accuracy and cosine would accept {_accepted(usual)}; D1–D3 accept {_accepted(together)}"
+    verdict += f", and cannot decide yet on {listed(waiting)}." if waiting else "."
+    if not misled:
+        return f"{verdict} In these runs no method that the former accept is refused by the latter."
+    cases = [f"- {_case(method, rows[rows.method == method])}" for method in misled]
+    return "\n".join([verdict, "", *cases])
+
+
+def _accepted(answers: dict[str, bool | None]) -> str:
+    return listed([style.name(method) for method, answer in answers.items() if answer]) or "none"
+
+
+def _case(method: str, own: pd.DataFrame) -> str:
+    """The looks of one misjudged method, and what is wrong with it."""
+    wrong = []
+    growth, g_last, gain = (own[name].astype(float) for name in ("growth", "g_last", "gain"))
+    if growth.isna().any() or growth.max() > D1_LIMIT:
+        wrong.append(f"one block multiplies the stream {_typical(own, 'growth')}-fold (D1)")
+    if g_last.isna().any() or g_last.min() < D2_FLOOR:
+        wrong.append(f"the reference gradient is {_typical(own, 'g_last')} (D2)")
+    if gain.mean() < 100 * D3_GAIN:
+        wrong.append(f"training its blocks changes accuracy by {spread(own, 'gain', places=1, signed=True)} pp (D3)")
+    looks = f"accuracy {spread(own, 'accuracy')} and $\\Gamma$ = {spread(own, 'gamma')} look like learning"
+    return f"**{style.name(method)}** is misjudged: {looks}, but {listed(wrong)}; {sample_note(own)}."
+
+
+def _typical(own: pd.DataFrame, column: str) -> str:
+    """The geometric mean over seeds, without its scatter, which the table has."""
+    mean = decades(own, column)[column].mean()
+    return "infinitely" if pd.isna(mean) else digits(10.0**mean)
+
+
+def accuracy_caption(rows: pd.DataFrame) -> str:
+    means = summarise(rows, ["method"], "accuracy").set_index("method")["mean"]
+    if means.empty:
+        return NOTHING
+    others = means.drop("bp", errors="ignore").sort_values(ascending=False)
+    best = (
+        f"the best other method, {style.name(others.index[0])}, {others.iloc[0]:.3f}" if len(others) else "none beside"
+    )
+    lead = f"BP reaches {means['bp']:.3f}, {best}" if "bp" in means else f"BP is missing; {best}"
+    return f"**{lead}.** Accuracy over epochs on training pictures (augmented) and on test pictures; {_bands(rows)}."
+
+
+def norms_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
+    """Which methods end where D1 or D2 fails on the trajectories' batch of 1024."""
+    if epochs.empty:
+        return NOTHING
+    last = epochs[epochs.epoch == epochs.epochs]
+    failing = []
+    for name, column, fails in (("D1", "growth", lambda v: v > D1_LIMIT), ("D2", "g_last", lambda v: v < D2_FLOOR)):
+        who = [
+            style.name(method)
+            for method, own in by_method(last)
+            if (own[column].isna() | fails(own[column].astype(float))).mean() > 0.5
+        ]
+        failing.append(f"{name} fails in {listed(who)}" if who else f"{name} fails in none")
+    return (
+        f"**After the last epoch {', '.join(failing)}.** Norms over epochs, geometric means ({_bands(rows)}, decades), "
+        "each run's a median over the first 1024 test pictures. $\\lVert g_L \\rVert$ of a mean loss over 1024 reads "
+        "eight times smaller than the table's, over 128, against the same floor."
+    )
+
+
+def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
+    if rows.empty:
+        return NOTHING
+    deep = f"blocks 1 to {runs.specs[0].depth - 1}"
+    return (
+        f"**Averaged over {deep} the cosine is {named_means(rows, 'gamma_deep')}.** Credit against the gradient at the "
+        "block's *input*; $\\rho$ and nudging in float64, and a useful nudge is negative "
+        f"(means, {_bands(rows, 'bars')})."
+    )
+
+
+def bars_caption(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return NOTHING
+    order = summarise(rows, ["method"], "accuracy").sort_values("mean", ascending=False).method
+    ranked = " > ".join(style.name(method) for method in order)
+    return (
+        f"**By accuracy: {ranked}.** Cosine, $\\rho$ and nudging are means over all blocks; dotted is chance "
+        f"(means, {_bands(rows, 'bars')})."
+    )
+
+
+def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
+    """Does a better prediction of the state come with good credit?"""
+    error = epochs.dropna(subset=["state_error"]).sort_values("epoch")
+    runs = error.groupby("seed").state_error.agg(["first", "last"]).astype(float)
+    fall = _typical(pd.DataFrame({"fall": runs["first"] / runs["last"]}), "fall")
+    order = list(summarise(rows, ["method"], "accuracy").sort_values("mean").method)
+    place = order.index("sb") + 1
+    where = "worst" if place == 1 else f"{place} of {len(order)} from the bottom"
+    moral = "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
+    return (
+        f"**State Bridge's error falls {fall}-fold while its accuracy is {where}: {moral}.** Left, the mean squared "
+        f"error of the predicted last state, one line per seed; right, mean accuracy ({_bands(rows, 'bars')}), dotted "
+        "is chance."
+    )
+
+
+def decision_reading(runs: Runs) -> str:
+    """What each way of looking would have got wrong, taking D1 to D3 together as the standard."""
+    found = pairs(runs)
+    standard = {
+        m: answer for m, answer in decisions.conclusions(found, decisions.TOGETHER).items() if answer is not None
+    }
+    if not standard:
+        return f"The table is {undecided(runs)}."
+    lines = []
+    for criterion in decisions.CRITERIA[:-1]:
+        said = decisions.conclusions(found, criterion.name)
+        fooled = [style.name(m) for m, answer in standard.items() if said[m] is True and answer is False]
+        lines.append(f"{criterion.name}: {listed(fooled) or 'none'}")
+    return f"Accepted by one criterion and refused by D1–D3 together: {'; '.join(lines)}."
+
+
+def _bands(rows: pd.DataFrame, what: str = "bands") -> str:
+    note = sample_note(rows)
+    return note if "no error bars" in note else f"{what}: {note}"

@@ -1,0 +1,64 @@
+"""A mean and its scatter over seeds, as text. Norms are averaged in log10: a geometric mean, and a std in decades."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from creditaudit import style
+from creditaudit.report import number
+from creditaudit.tables import plus_minus
+
+
+def spread(frame: pd.DataFrame, column: str, places: int = 3, signed: bool = False, log: bool = False) -> str | None:
+    """Mean ± std over the rows; for norms the geometric mean and the std in decades. None: nothing is defined."""
+    values = (decades(frame, column)[column] if log else frame[column]).astype(float).dropna()
+    if values.empty:
+        return None
+    if not log:
+        return plus_minus(values.mean(), values.std(ddof=1), places, signed)
+    text = digits(float(10.0 ** values.mean()))
+    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.2f}"
+
+
+def digits(value: float) -> str:
+    """Two significant digits: 0.044, 15, 200, 4.2e8."""
+    return f"{float(f'{value:.2g}'):g}" if 0.01 <= abs(value) < 1000 else number(value)
+
+
+def decades(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The column in log10; what is not positive or not finite is missing."""
+    values = frame[column].astype(float)
+    return frame.assign(**{column: np.log10(values.where(values > 0))})
+
+
+def by_method(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(method, frame[frame.method == method]) for method in style.in_order(frame.method)]
+
+
+def as_table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame to show; where there are none, one that says so."""
+    rows = list(rows)
+    return pd.DataFrame(rows) if rows else pd.DataFrame({"no run has finished yet": []})
+
+
+def named_means(frame: pd.DataFrame, column: str, log: bool = False, places: int = 3) -> str:
+    """BP 0.617, DFA 0.304: for captions and alt texts."""
+    texts = []
+    for method, own in by_method(frame):
+        values = (decades(own, column)[column] if log else own[column]).astype(float).dropna()
+        mean = values.mean() if len(values) else None
+        text = "undefined" if mean is None else digits(10.0**mean) if log else plus_minus(mean, float("nan"), places)
+        texts.append(f"{style.name(method)} {text}")
+    return ", ".join(texts) or "no run yet"
+
+
+def sample_note(frame: pd.DataFrame) -> str:
+    """What an error bar is here, and over how many seeds; every method's own n where they differ."""
+    counts = {style.name(method): own.seed.nunique() for method, own in by_method(frame)}
+    if not counts or max(counts.values()) == 1:
+        return f"n = {max(counts.values(), default=0)} seed, hence no error bars"
+    if len(set(counts.values())) == 1:
+        return f"std over seeds (ddof 1), n = {max(counts.values())}"
+    return f"std over seeds (ddof 1), n = {', '.join(f'{n} for {name}' for name, n in counts.items())}"
