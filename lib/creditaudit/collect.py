@@ -10,6 +10,7 @@ which no run exists at all is trained first, for `train_epochs` epochs a run, in
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -98,8 +99,10 @@ class Runs:
                 f"None of these runs has a record, so each of the {len(self.specs)} was trained here for "
                 f"{budgets} epoch{'' if budgets == '1' else 's'}: this shows that things run, and no finding."
             )
+        nothing = " They are tiny networks on a few hundred pictures: this checks the machinery and proves nothing."
+        warning = nothing if any(spec.data == "tiny" for spec in self.specs) else ""
         if not self.missing:
-            return f"All {len(self.specs)} runs are there."
+            return f"All {len(self.specs)} runs are there.{warning}"
         if len(self.missing) <= NAMED:
             lost = ", ".join(_short(spec) for spec in self.missing)
         else:
@@ -107,7 +110,7 @@ class Runs:
             lost = ", ".join(f"{count} {name}" for name, count in counts.items())
         return (
             f"{len(self.records)} of {len(self.specs)} runs are there; missing: {lost}. "
-            f"`{resume_command(self.profile, self.section, self.set_name)}` trains what is left."
+            f"`{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
         )
 
     def seed_note(self) -> str:
@@ -193,7 +196,7 @@ def _commits(records: list[Record]) -> str:
 
 def _machines(records: list[Record]) -> str:
     def describe(origin: dict[str, Any]) -> str:
-        cpu = origin.get("cpu", "").split("(")[0].split("@")[0].strip()
+        cpu = re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", origin.get("cpu", "")).strip()
         threads = f"{origin.get('threads', 1)} thread{'s' if origin.get('threads', 1) != 1 else ''}"
         return ", ".join(filter(None, [origin.get("device", "cpu"), cpu, threads, f"torch {origin.get('torch', '?')}"]))
 

@@ -16,7 +16,7 @@ DODGE = 0.1  # in units of k: published values stand beside ours, not behind the
 def ladder(panels: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
     """Accuracy against trainable blocks; one panel per shape: title -> (our summary, the published one)."""
     style.use()
-    rungs = [int(max(ours.k.max() if len(ours) else 1, 1)) for ours, _ in panels.values()]
+    rungs = [max([1, *ours.k, *published.k]) for ours, published in panels.values()]
     ratios = [rung + 1.4 for rung in rungs]
     fig, axes = style.figure(len(panels), 3.4, sharey=True, squeeze=False, width_ratios=ratios)
     top = _top([frame for pair in panels.values() for frame in pair])
@@ -32,29 +32,38 @@ def ladder(panels: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
 
 def _draw_ladder(ax: Axes, ours: pd.DataFrame, published: pd.DataFrame) -> None:
     ends = []
-    most = ours.n.max() if len(ours) else 0
-    for method in style.in_order(ours.method):
-        look, study = style.look(method), published[published.method == method]
-        curve = ours[ours.method == method].set_index("k")
-        whole = curve.reindex(range(int(curve.index.max()) + 1))  # a missing rung interrupts the line
-        bars = None if whole["std"].isna().all() else whole["std"]
-        ax.errorbar(whole.index, whole["mean"], yerr=bars, **look.plot(zorder=3))
-        ax.errorbar(
-            study.k + DODGE, study["mean"], yerr=study["std"], fmt=look.marker, markersize=4.5, markerfacecolor="none",
-            markeredgewidth=0.9, color=look.colour, alpha=0.7, elinewidth=0.9, capsize=1.5, zorder=2,
-        )  # fmt: skip
-        for k, point in curve[curve.n < most].iterrows():
-            ax.annotate(
-                f"n={point.n:.0f}", (k, point["mean"]), (0, -12), textcoords="offset points", ha="center",
-                color=look.colour, fontsize=7,
-            )  # fmt: skip
-        ends.append((curve.index.max() + DODGE, curve["mean"].iloc[-1], look.name, look.colour))
+    for method in style.in_order(ours.method if len(ours) else published.method):
+        curve, study = ours[ours.method == method], published[published.method == method]
+        _draw_published(ax, study, style.look(method))
+        _draw_curve(ax, curve.set_index("k"), style.look(method), most=ours.n.max())
+        last = (curve if len(curve) else study).sort_values("k").iloc[-1]
+        ends.append((last.k + DODGE, last["mean"], style.name(method), style.look(method).colour))
     style.label_ends(ax, ends)
     if len(published):
         ax.annotate(
             "filled: ours, hollow: published", (1, 0), (-3, 5), xycoords="axes fraction", textcoords="offset points",
             ha="right", color=style.MUTED, fontsize=8,
         )  # fmt: skip
+
+
+def _draw_curve(ax: Axes, curve: pd.DataFrame, look: style.Look, most: int) -> None:
+    if curve.empty:
+        return
+    whole = curve.reindex(range(int(curve.index.max()) + 1))  # a missing rung interrupts the line
+    bars = None if whole["std"].isna().all() else whole["std"]
+    ax.errorbar(whole.index, whole["mean"], yerr=bars, **look.plot(zorder=3))
+    for k, point in curve[curve.n < most].iterrows():
+        ax.annotate(
+            f"n={point.n:.0f}", (k, point["mean"]), (0, -12), textcoords="offset points", ha="center",
+            color=look.colour, fontsize=7,
+        )  # fmt: skip
+
+
+def _draw_published(ax: Axes, study: pd.DataFrame, look: style.Look) -> None:
+    ax.errorbar(
+        study.k + DODGE, study["mean"], yerr=study["std"] if len(study) else None, fmt=look.marker, color=look.colour,
+        markersize=4.5, markerfacecolor="none", markeredgewidth=0.9, elinewidth=0.9, capsize=1.5, alpha=0.7, zorder=2,
+    )  # fmt: skip
 
 
 def _top(frames: list[pd.DataFrame]) -> float:
@@ -95,8 +104,9 @@ def identity(tidy: pd.DataFrame) -> Figure:
     axes[0].set_ylim(0, 1.35 * float(tidy.ratio.max()))
     axes[1].set_ylim(bottom=0)
     axes[2].set_ylim(top=1 + 0.15 * (1 - float(tidy.cosine.min())))
-    for ax, text in zip(axes, (r"mean $r$", r"$r\sqrt{l}$", r"$1/\sqrt{1+r^2 l}$"), strict=True):
-        ax.annotate(text, (0.95, 0.06), xycoords="axes fraction", ha="right", color=style.MUTED, fontsize=8.5)
+    places = {r"mean $r$": 0.95, r"$r\sqrt{l}$": 0.95, r"$1/\sqrt{1+r^2 l}$": 0.42}
+    for ax, (text, x) in zip(axes, places.items(), strict=True):
+        ax.annotate(text, (x, 0.07), xycoords="axes fraction", ha="right", color=style.MUTED, fontsize=8.5)
     return fig
 
 

@@ -14,6 +14,7 @@ from creditaudit import paths, style
 from creditaudit.claimspec import Claim, depth_of
 from creditaudit.collect import COLUMNS
 from creditaudit.records import write_atomically
+from creditaudit.spec import RunSpec
 
 KEYS = [*COLUMNS, "layer", "epoch"]
 DIGITS = 10  # significant: more than any reader needs, fewer than where machines differ
@@ -38,8 +39,8 @@ def summarise(frame: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFram
 def gains(frame: pd.DataFrame, value: str = "accuracy") -> pd.DataFrame:
     """Each trained run minus the frozen run (k = 0) of the same method and seed, in percentage points."""
     pairing = ["method", "width", "depth", "epochs", "seed"]
-    frozen = frame[frame.k == 0].set_index(pairing)[value].rename("frozen")
-    joined = frame[frame.k > 0].join(frozen, on=pairing, how="inner")
+    frozen = frame[frame.k == 0][[*pairing, value]].rename(columns={value: "frozen"})
+    joined = frame[frame.k > 0].merge(frozen, on=pairing)
     return joined.assign(gain=100 * (joined[value] - joined.frozen)).drop(columns="frozen")
 
 
@@ -68,8 +69,9 @@ def _cell(cell: pd.Series, most: int, digits: int, signed: bool) -> str:
     return text if cell["n"] == most else f"{text} (n={cell['n']:.0f})"
 
 
-def published_ladder(claims: Sequence[Claim], set_name: str) -> pd.DataFrame:
-    """The study's cells, from claims.yaml, in the form `summarise` gives ours."""
+def published_ladder(claims: Sequence[Claim], set_name: str, run: RunSpec) -> pd.DataFrame:
+    """The study's cells, from claims.yaml, in the form `summarise` gives ours; none where `run` is not its kind."""
+    ours = (run.width, run.depth, run.epochs)
     cells = [
         {
             "method": claim.quantity.method,
@@ -79,24 +81,32 @@ def published_ladder(claims: Sequence[Claim], set_name: str) -> pd.DataFrame:
             "std": claim.std,
         }
         for claim in claims
-        if claim.place == f"depth_ladder/{set_name}" and claim.kind == "equivalence" and ".cross." not in claim.id
+        if claim.place == f"depth_ladder/{set_name}"
+        and claim.kind == "equivalence"
+        and ".cross." not in claim.id
+        and ours == (claim.setting.width, claim.setting.depth, claim.setting.epochs)
     ]
     return pd.DataFrame(cells, columns=["method", "k", "n", "mean", "std"])
 
 
 def ladder(summary: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Ours above the study's, method by method."""
-    ours, theirs = by_rung(summary), by_rung(published)
-    ours.insert(1, "source", "ours")
-    theirs.insert(1, "source", "published")
-    both = pd.concat([ours, theirs[theirs.method.isin(ours.method)]], ignore_index=True)
-    both["order"] = both.method.map({name: place for place, name in enumerate(ours.method)})
-    both = both.sort_values(["order", "source"], kind="stable").drop(columns="order")
-    return both[[column for column in both if not both[column].isna().all()]].reset_index(drop=True)
+    """Ours above the study's, method by method; the study's alone while we have nothing."""
+    methods = style.in_order(summary.method if len(summary) else published.method)
+    halves = []
+    for source, half in (("ours", summary), ("published", published)):
+        table = by_rung(half[half.method.isin(methods)])
+        table.insert(1, "source", source)
+        halves += [table] if len(table) else []
+    if not halves:
+        return pd.DataFrame({"method": [], "source": [], "n": []})
+    both = pd.concat(halves, ignore_index=True)
+    order = {style.name(method): place for place, method in enumerate(methods)}
+    both = both.sort_values("method", key=lambda names: names.map(order), kind="stable")  # ours stays above
+    return both.reset_index(drop=True)
 
 
 def identity(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One row per seed, then mean and std: the ratio of each block, the stack's deviation and cosine."""
+    """One row per seed, then mean and std: each block's ratio, the stack's deviation and cosine."""
     depth = int(tidy.layer.max())
     per_block = tidy[tidy.layer < depth].pivot(index="seed", columns="layer", values="ratio")
     per_block.columns = [f"block {layer}" for layer in per_block.columns]
@@ -107,4 +117,4 @@ def identity(tidy: pd.DataFrame) -> pd.DataFrame:
     table.index = [f"seed {seed}" for seed in table.index]
     if len(table) > 1:
         table = pd.concat([table, pd.DataFrame(measures).T])
-    return table.rename_axis("run").reset_index()
+    return table.map("{:.5f}".format).rename_axis("run").reset_index()

@@ -1,0 +1,270 @@
+"""What the records say, in sentences. Every number and every verb comes from a record; what cannot be said yet is
+said to be undecided."""
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+
+import numpy as np
+import pandas as pd
+
+from creditaudit import identity, identity_rows, metrics, params, paths, protocol, style, tables
+from creditaudit.claims import Result, check, load_claims
+from creditaudit.collect import Runs, resume_command
+from creditaudit.records import Store
+from creditaudit.report import summary
+
+HELPS = 100 * metrics.D3_GAIN  # percentage points: D3's own threshold
+
+
+def section_runs(section: str, set_name: str, profile: str) -> Runs:
+    """The runs of another section, as its own notebook would ask for them; nothing is trained."""
+    values = params.parameters(section, set_name, profile)
+    specs = protocol.runs_of(section, values)
+    store = Store(paths.profile_dir(profile))
+    records = [record for spec in dict.fromkeys(specs) if (record := store.get(spec)) is not None]
+    return Runs(list(dict.fromkeys(specs)), records, profile, section, set_name)
+
+
+def verdicts(profile: str, section: str | None = None, set_name: str | None = None) -> list[Result]:
+    """Every claim (of one section and set) against the records of a profile."""
+    claims = [claim for claim in load_claims() if section in (None, claim.section) and set_name in (None, claim.set)]
+    return check(claims, Store(paths.profile_dir(profile)), profile)
+
+
+def shape(runs: Runs) -> str:
+    spec = runs.specs[0]
+    return f"$d={spec.width}$, $L={spec.depth}$"
+
+
+def undecided(runs: Runs) -> str:
+    count = f"{len(runs.missing)} of {len(runs.specs)} runs are missing"
+    return f"not yet decided: {count} (`{resume_command(runs.profile, runs.section, runs.set_name)}`)"
+
+
+def listed(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def ladder_rungs(runs: Runs) -> str:
+    """One sentence per method: from the frozen to the full network, and where the best rung is."""
+    frame = runs.frame()
+    lines = [_ladder_line(frame[frame.method == method], method) for method in _asked(runs)]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _asked(runs: Runs) -> list[str]:
+    return style.in_order(spec.method for spec in runs.specs)
+
+
+def _ladder_line(frame: pd.DataFrame, method: str) -> str:
+    name = f"**{style.name(method)}**"
+    depth = int(frame.depth.max()) if len(frame) else 0
+    if not {0, depth} <= set(frame.k) or not depth:
+        return f"{name}: not yet decided, the frozen or the full network has not been trained."
+    rungs = tables.summarise(frame, ["k"], "accuracy").set_index("k")
+    gain = tables.summarise(tables.gains(frame), ["k"], "gain").set_index("k")
+    if depth not in gain.index:
+        return f"{name}: not yet decided, no seed has both the frozen and the full network."
+    change = tables.plus_minus(gain["mean"][depth], gain["std"][depth], 1, signed=True)
+    best = int(rungs["mean"].idxmax())
+    where = "the frozen one" if best == 0 else f"$k={best}$"
+    rest = "" if len(rungs) == depth + 1 else f" (of the {len(rungs)} rungs that are there)"
+    return (
+        f"{name} goes from {rungs['mean'][0]:.3f} frozen to {rungs['mean'][depth]:.3f} with all blocks trained, "
+        f"{change} pp (n = {gain['n'][depth]}); {_monotone(rungs['mean'])}, and its best rung is {where}{rest}."
+    )
+
+
+def _monotone(means: pd.Series) -> str:
+    steps = np.diff(means.sort_index())
+    down = [f"$k={k}$" for k, step in zip(sorted(means.index)[1:], steps, strict=True) if step < 0]
+    if down:
+        return f"it drops at {listed(down)}"
+    return "every further trained block raises it" if all(steps > 0) else "it nowhere drops"
+
+
+def ladder_caption(*ladders: Runs) -> str:
+    """The finding in a line, then what is drawn."""
+    frame = pd.concat([runs.frame() for runs in ladders])
+    best = tables.summarise(frame, ["method", "width", "depth", "k"], "accuracy")
+    best = best.loc[best.groupby(["method", "width", "depth"])["mean"].idxmax()] if len(best) else best
+    bests = [f"{style.name(m)} {_rungs(best[best.method == m])}" for m in style.in_order(best.method)]
+    head = f"**Best rung: {'; '.join(bests)}.** " if bests else "**No run yet.** "
+    seeds = sorted({seed for runs in ladders for seed in runs.seeds})
+    bars = {0: "published values only", 1: "n = 1 seed, no error bars"}.get(
+        len(seeds), f"error bars: std over n = {len(seeds)} seeds (ddof 1)"
+    )
+    partial = ", fewer where marked" if any(runs.missing for runs in ladders) and len(seeds) > 1 else ""
+    return f"{head}Test accuracy against the number of trained blocks; {bars}{partial}. Dotted: chance."
+
+
+def _rungs(best: pd.DataFrame) -> str:
+    names = {0: "frozen"}
+    return " and ".join(dict.fromkeys(names.get(int(k), f"$k={int(k)}$") for k in best.k))
+
+
+def depth_answer(ladders: Iterable[Runs]) -> str:
+    """Does training depth help? By D3's rule: at least +2 pp over the frozen network."""
+    ladders = list(ladders)
+    full = [_full_gains(runs) for runs in ladders]
+    methods = style.in_order(method for gains in full for method in gains.index)
+    pending = [runs for runs in ladders if runs.missing]
+    if not methods:
+        return f"Does training depth help? {_capital(undecided(pending[0])) if pending else 'There are no runs'}."
+    places = listed([shape(runs) for runs in ladders]) + (", in this order," if len(ladders) > 1 else "")
+    counts = sorted({int(n) for gains in full for n in gains.n})
+    seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    clauses = [_worth(method, [gains["mean"].get(method) for gains in full]) for method in methods]
+    left = f" Not all runs are there: {'; '.join(f'{shape(runs)} is {undecided(runs)}' for runs in pending)}."
+    return (
+        f"At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} paired seeds; "
+        f"“helps” is D3's rule, at least {HELPS:+.0f} pp).{left if pending else ''}"
+    )
+
+
+def _full_gains(runs: Runs) -> pd.DataFrame:
+    """Per method: n and mean of the gain with all blocks trained."""
+    gain = tables.gains(runs.frame())
+    return tables.summarise(gain[gain.k == gain.depth], ["method"], "gain").set_index("method")
+
+
+def _worth(method: str, gains: Sequence[float | None]) -> str:
+    known = [gain for gain in gains if gain is not None]
+    amounts = listed(["(not yet known)" if gain is None else f"{gain:+.1f}".replace("-", "−") for gain in gains])
+    helped = sum(gain >= HELPS for gain in known)
+    name = style.name(method)
+    partly = f"helps {name} only in part" if helped else f"does not help {name}"
+    return f"**{f'helps {name}' if helped == len(known) else partly}**: {amounts} pp"
+
+
+def penalty_answer(runs: Runs, rescue: float) -> str:
+    """What the penalty fixes and what it does not, for DFA, at the section's own epochs."""
+    epochs = min(spec.epochs for spec in runs.specs)
+    here = runs.only(epochs=epochs)
+    plain, fixed = here.only(method="dfa", k=_depth(runs), penalty=0.0), here.only(method="dfa", penalty=rescue)
+    frozen, bp = here.only(method="dfa", k=0), here.only(method="bp", k=_depth(runs), penalty=0.0)
+    if not all(group.records for group in (plain, fixed, frozen, bp)):
+        return f"What does the penalty fix? {_capital(undecided(runs))}."
+    norms = " and ".join(
+        f"${symbol}$ from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
+        f"(BP: {_power(_typical(bp, name))})"
+        for symbol, name in ((r"\lVert h_L \rVert", "h_norm"), (r"\lVert g_L \rVert", "g_norm"))
+    )
+    before, after, still, best = (_accuracy(group) for group in (plain, fixed, frozen, bp))
+    return (
+        f"A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, and its accuracy from {before:.3f} to {after:.3f}: "
+        f"{_points(after - still)} pp against leaving it frozen, {_points(after - best)} pp against BP "
+        f"(n = {len(fixed.seeds)}); {_repaired(plain, fixed, after - still)}."
+    )
+
+
+def _depth(runs: Runs) -> int:
+    return runs.specs[0].depth
+
+
+def _accuracy(runs: Runs) -> float:
+    return mean(record.final["test_accuracy"] for record in runs.records)
+
+
+def _typical(runs: Runs, name: str) -> float:
+    """The geometric mean over seeds of the last layer's norm; infinite where a run overflowed."""
+    values = [record.final[name][-1] for record in runs.records]
+    return float(np.exp(np.mean(np.log(values)))) if None not in values else float("inf")
+
+
+def _repaired(plain: Runs, fixed: Runs, gain: float) -> str:
+    broken, left = _failures(plain), _failures(fixed)
+    if not broken:
+        return "without it neither D1 nor D2 fails, so after so few epochs there is nothing to repair"
+    repaired = f"it repairs {listed([name for name in broken if name not in left]) or 'neither D1 nor D2'}"
+    if left:
+        return f"{repaired}; {listed(left)} still fails"
+    return f"{repaired}, scale and reference" + (
+        ", but not the direction: depth stays unused" if gain < metrics.D3_GAIN else ", and the blocks are of use again"
+    )
+
+
+def _failures(runs: Runs) -> list[str]:
+    """Which of D1 and D2 fail in most of these runs."""
+    verdicts_ = [metrics.verdict(record, record) for record in runs.records]
+    return [name for name in ("D1", "D2") if sum(name in text for text in verdicts_) * 2 > len(verdicts_)]
+
+
+def frozen_answer(ladder: Runs) -> str:
+    """Why the frozen network is above chance: the untrained stack hardly changes what passes through."""
+    frozen = tables.summarise(ladder.only(k=0).frame(), ["method"], "accuracy").set_index("method")
+    spec = ladder.specs[0]
+    rows = identity_rows.stored(spec.width, spec.depth, ladder.profile, spec.data)
+    if frozen.empty or not rows:
+        return f"Why is $k=0$ above chance? {_capital(undecided(ladder))}."
+    values = listed([f"{style.name(m)} {frozen['mean'][m]:.3f}" for m in style.in_order(frozen.index)])
+    deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
+    return (
+        f"With every block frozen ($k=0$) accuracy is {values}, where chance is {style.CHANCE:.1f}, because the "
+        f"untrained stack is nearly the identity ($\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert={deviation:.3f}$, "
+        f"$\\cos(h_L,h_0)={cosine:.3f}$, n = {len(rows)}): a near-norm-preserving random feature map between an embed "
+        f"and a readout that do train, hence a nearly linear classifier."
+    )
+
+
+NO_CLAIMS = "The study publishes no identity check of this shape."
+
+
+def identity_reading(tidy: pd.DataFrame) -> str:
+    """How near to the identity the untrained stack is."""
+    last = tidy[tidy.layer == tidy.layer.max()]
+    seeds = tidy.seed.nunique()
+    moved, turned = (tables.plus_minus(last[name].mean(), last[name].std()) for name in ("deviation", "cosine"))
+    return (
+        f"At initialisation each block adds a residual of {tidy.ratio.mean():.3f} of the stream's norm; the stack "
+        f"moves the stream by {moved} of its norm and leaves it at cosine {turned} with where it started "
+        f"(n = {seeds} seed{'' if seeds == 1 else 's'})."
+    )
+
+
+def identity_caption(tidy: pd.DataFrame) -> str:
+    depth = int(tidy.layer.max())
+    measured = tidy[tidy.layer == depth].deviation.mean()
+    walk = tidy.ratio.mean() * depth**0.5
+    return (
+        f"**Random blocks push the stream at right angles, a little each:** after {depth} blocks it has moved by "
+        f"{measured:.3f}, where a random walk would have moved by {walk:.3f}. Points: mean ± std (ddof 1, "
+        f"n = {tidy.seed.nunique()}), dots: seeds, grey: random walk with the mean step $r$."
+    )
+
+
+def identity_provenance(set_name: str, profile: str, tidy: pd.DataFrame, data: str) -> str:
+    seeds = sorted(tidy.seed.unique())
+    return (
+        f"Set `{set_name}`, profile `{profile}`: n = {len(seeds)} (seed {', '.join(map(str, seeds))}), "
+        f"{identity.PICTURES} test pictures of `{data}`, no training; cpu, outputs/{profile}/identity.json."
+    )
+
+
+def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
+    """How sure are we: the counts, the seeds, the false verdicts to expect."""
+    counted = summary(results)
+    decided = counted.reproduced + counted.contradicted
+    return (
+        f"{counted.reproduced} of {counted.total} published claims are reproduced, {counted.contradicted} contradicted "
+        f"and {counted.inconclusive} inconclusive, on {len(seeds)} seed{'' if len(seeds) == 1 else 's'}; each verdict "
+        f"is a test at $\\alpha={counted.alpha:g}$, so of the {decided} decided ones at "
+        f"most about {counted.expected_false:.1f} may be false."
+    )
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def _power(value: float) -> str:
+    if not np.isfinite(value):
+        return "overflow"
+    if 0.01 <= value < 1000:
+        return f"{value:.3g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"${digits}\\times 10^{{{int(exponent)}}}$"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

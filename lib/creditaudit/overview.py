@@ -1,0 +1,139 @@
+"""The first page: verdicts in tables, contradictions explained, what a profile can show, and what it all cost."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from creditaudit import collect, metrics, params
+from creditaudit.claims import Result, load_claims, load_explanations
+from creditaudit.collect import Runs
+from creditaudit.findings import listed, section_runs
+from creditaudit.report import VERDICTS, observed, published
+
+STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
+WORKERS = 2  # the campaign's processes, one core and one thread each
+
+
+def ladders(profile: str) -> dict[str, Runs]:
+    """The ladder's runs, set by set."""
+    return {name: section_runs("depth_ladder", name, profile) for name in params.sets("depth_ladder")}
+
+
+def claim_table(results: Iterable[Result]) -> pd.DataFrame:
+    """One line per claim."""
+    rows = [
+        {
+            "claim": f"`{result.id}`",
+            "statement": result.statement,
+            "published": published(result),
+            "ours": observed(result).split(" (n=")[0] if result.n else None,
+            "n": result.n or None,
+            "verdict": result.verdict,
+        }
+        for result in results
+    ]
+    return pd.DataFrame(rows, columns=["claim", "statement", "published", "ours", "n", "verdict"]).astype({"n": object})
+
+
+def claim_tables(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """section/set -> its claims, in the order of claims.yaml."""
+    return {place: list(group) for place, group in groupby(results, key=lambda result: result.claim.place)}
+
+
+def counts(results: Sequence[Result]) -> str:
+    """12 reproduced, 1 contradicted, 2 inconclusive."""
+    found = Counter(result.verdict for result in results)
+    return ", ".join(f"{found[name]} {name}" for name in VERDICTS if found[name]) or "no claims"
+
+
+def summary_table(results: Sequence[Result]) -> pd.DataFrame:
+    """How many claims of each section got which verdict."""
+    rows = []
+    for place, group in claim_tables(results).items():
+        found = Counter(result.verdict for result in group)
+        section, set_name = place.split("/")
+        rows.append(
+            {"section": section.replace("_", " "), "set": f"`{set_name}`", "claims": len(group)}
+            | {verdict: found[verdict] for verdict in VERDICTS}
+        )
+    total = {"section": "all", "set": "", "claims": len(results)}
+    total |= {verdict: sum(row[verdict] for row in rows) for verdict in VERDICTS}
+    return pd.DataFrame([*rows, total])
+
+
+def reasons(results: Sequence[Result]) -> str:
+    """Why claims are inconclusive, as a list, the commonest first."""
+    found = Counter(result.reason for result in results if result.verdict == "inconclusive")
+    lines = [f"- {count} × {reason}" for reason, count in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
+    return "\n".join(lines) or "No claim is inconclusive."
+
+
+def contradictions(results: Sequence[Result]) -> str:
+    """One paragraph per contradicted claim: what was claimed, what we saw, and why."""
+    explanations = load_explanations(load_claims())
+    paragraphs = []
+    for result in results:
+        if result.verdict != "contradicted":
+            continue
+        known = explanations.get(result.id)
+        why = (
+            f"{known.text} Evidence: {listed([f'`{key}`' for key in known.records])}."
+            if known
+            else "Not explained yet."
+        )
+        paragraphs.append(
+            f"**`{result.id}`** {result.statement} Published: {published(result)}; ours: {observed(result)}. {why}"
+        )
+    return "\n\n".join(paragraphs) or "No claim is contradicted."
+
+
+def reach(profile: str, ladder: Runs) -> str:
+    """What this profile can and cannot show."""
+    seeds, epochs = len({spec.seed for spec in ladder.specs}), ladder.specs[0].epochs
+    if profile == "smoke":
+        return (
+            "**This profile proves nothing.** It trains tiny networks on a few hundred pictures to show that the "
+            "machinery runs; every claim about trained networks is therefore inconclusive."
+        )
+    if profile == "paper":
+        return (
+            f"These are the study's own shapes, {seeds} seeds and {epochs} epochs (fewer for the penalty): every "
+            "claim can be tested, and one that stays inconclusive says how many seeds would decide it."
+        )
+    return (
+        f"**A short run: {epochs} epochs and {seeds} seed{'' if seeds == 1 else 's'}, set by a time budget.** It "
+        "can show shapes that do not depend on the budget (does BP rise with depth, is DFA's best rung the frozen "
+        "one), with the published spread standing in for missing seeds. It cannot test any published value, nor what "
+        f"needs time to grow: {_grown(ladder)} `make reproduce PROFILE=paper` runs the whole study."
+    )
+
+
+def _grown(ladder: Runs) -> str:
+    full = [r for r in ladder.records if r.spec.method == "dfa" and r.spec.k == r.spec.depth]
+    if not full:
+        return "the explosion of DFA's scale takes longer."
+    failing = sorted({name for r in full for name in ("D1", "D2") if name in metrics.verdict(r, r)})
+    if not failing:
+        return f"after {full[0].spec.epochs} epochs DFA still passes D1 and D2."
+    rest = [name for name in ("D1", "D2") if name not in failing]
+    also = f" and still passes {rest[0]}" if rest else ""
+    return f"after {full[0].spec.epochs} epochs DFA already fails {listed(failing)}{also}."
+
+
+def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
+    """Core-hours of everything and of the ladder, beside the study's."""
+    everything = collect.everything(profile)
+    runs = {record.spec: record for ladder in ladder_sets.values() for record in ladder.records}
+    asked = {spec for ladder in ladder_sets.values() for spec in ladder.specs}
+    if not runs:
+        return "No run of the ladder has finished yet, so there is no cost to report."
+    ladder_core = sum(record.provenance["cpu_seconds"] for record in runs.values()) / 3600
+    ladder_wall = sum(record.provenance["wall_seconds"] for record in runs.values()) / 3600
+    return (
+        f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
+        f"{ladder_wall / WORKERS:.3g} hours of wall time with {WORKERS} workers on a machine shared with other work; "
+        f"the study reports {STUDY_LADDER} for its 72. All {len(everything.records)} records of this profile together: "
+        f"{everything.core_hours():.3g} core-hours."
+    )
