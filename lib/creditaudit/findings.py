@@ -105,20 +105,20 @@ def _rungs(best: pd.DataFrame) -> str:
 
 def depth_answer(ladders: Iterable[Runs]) -> str:
     """Does training depth help? By D3's rule: at least +2 pp over the frozen network."""
-    ladders = list(ladders)
+    question, ladders = "**Does training depth help?**", list(ladders)
     full = [_full_gains(runs) for runs in ladders]
     methods = style.in_order(method for gains in full for method in gains.index)
     pending = [runs for runs in ladders if runs.missing]
     if not methods:
-        return f"Does training depth help? {_capital(undecided(pending[0])) if pending else 'There are no runs'}."
+        return f"{question} {_capital(undecided(pending[0])) if pending else 'There are no runs'}."
     places = listed([shape(runs) for runs in ladders]) + (", in this order," if len(ladders) > 1 else "")
     counts = sorted({int(n) for gains in full for n in gains.n})
     seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     clauses = [_worth(method, [gains["mean"].get(method) for gains in full]) for method in methods]
     left = f" Not all runs are there: {'; '.join(f'{shape(runs)} is {undecided(runs)}' for runs in pending)}."
     return (
-        f"At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} paired seeds; "
-        f"“helps” is D3's rule, at least {HELPS:+.0f} pp).{left if pending else ''}"
+        f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} "
+        f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp).{left if pending else ''}"
     )
 
 
@@ -139,12 +139,12 @@ def _worth(method: str, gains: Sequence[float | None]) -> str:
 
 def penalty_answer(runs: Runs, rescue: float) -> str:
     """What the penalty fixes and what it does not, for DFA, at the section's own epochs."""
-    epochs = min(spec.epochs for spec in runs.specs)
+    question, epochs = "**What does the penalty fix?**", min(spec.epochs for spec in runs.specs)
     here = runs.only(epochs=epochs)
     plain, fixed = here.only(method="dfa", k=_depth(runs), penalty=0.0), here.only(method="dfa", penalty=rescue)
     frozen, bp = here.only(method="dfa", k=0), here.only(method="bp", k=_depth(runs), penalty=0.0)
     if not all(group.records for group in (plain, fixed, frozen, bp)):
-        return f"What does the penalty fix? {_capital(undecided(runs))}."
+        return f"{question} {_capital(undecided(runs))}."
     norms = " and ".join(
         f"${symbol}$ from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
         f"(BP: {_power(_typical(bp, name))})"
@@ -152,8 +152,8 @@ def penalty_answer(runs: Runs, rescue: float) -> str:
     )
     before, after, still, best = (_accuracy(group) for group in (plain, fixed, frozen, bp))
     return (
-        f"A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, and its accuracy from {before:.3f} to {after:.3f}: "
-        f"{_points(after - still)} pp against leaving it frozen, {_points(after - best)} pp against BP "
+        f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, and its accuracy from {before:.3f} "
+        f"to {after:.3f}: {_points(after - still)} pp against leaving it frozen, {_points(after - best)} pp against BP "
         f"(n = {len(fixed.seeds)}); {_repaired(plain, fixed, after - still)}."
     )
 
@@ -192,15 +192,16 @@ def _failures(runs: Runs) -> list[str]:
 
 def frozen_answer(ladder: Runs) -> str:
     """Why the frozen network is above chance: the untrained stack hardly changes what passes through."""
+    question = "**Why is $k=0$ above chance?**"
     frozen = tables.summarise(ladder.only(k=0).frame(), ["method"], "accuracy").set_index("method")
     spec = ladder.specs[0]
     rows = identity_rows.stored(spec.width, spec.depth, ladder.profile, spec.data)
     if frozen.empty or not rows:
-        return f"Why is $k=0$ above chance? {_capital(undecided(ladder))}."
+        return f"{question} {_capital(undecided(ladder))}."
     values = listed([f"{style.name(m)} {frozen['mean'][m]:.3f}" for m in style.in_order(frozen.index)])
     deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
     return (
-        f"With every block frozen ($k=0$) accuracy is {values}, where chance is {style.CHANCE:.1f}, because the "
+        f"{question} With every block frozen accuracy is {values}, where chance is {style.CHANCE:.1f}, because the "
         f"untrained stack is nearly the identity ($\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert={deviation:.3f}$, "
         f"$\\cos(h_L,h_0)={cosine:.3f}$, n = {len(rows)}): a near-norm-preserving random feature map between an embed "
         f"and a readout that do train, hence a nearly linear classifier."
@@ -246,10 +247,10 @@ def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
     counted = summary(results)
     decided = counted.reproduced + counted.contradicted
     return (
-        f"{counted.reproduced} of {counted.total} published claims are reproduced, {counted.contradicted} contradicted "
-        f"and {counted.inconclusive} inconclusive, on {len(seeds)} seed{'' if len(seeds) == 1 else 's'}; each verdict "
-        f"is a test at $\\alpha={counted.alpha:g}$, so of the {decided} decided ones at "
-        f"most about {counted.expected_false:.1f} may be false."
+        f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
+        f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
+        f"seed{'' if len(seeds) == 1 else 's'}; each verdict is a test at $\\alpha={counted.alpha:g}$, so of the "
+        f"{decided} decided ones at most about {counted.expected_false:.1f} may be false."
     )
 
 

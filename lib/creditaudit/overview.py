@@ -22,10 +22,10 @@ def ladders(profile: str) -> dict[str, Runs]:
 
 
 def claim_table(results: Iterable[Result]) -> pd.DataFrame:
-    """One line per claim."""
+    """One line per claim; the id without its section and set, which the table's caption names."""
     rows = [
         {
-            "claim": f"`{result.id}`",
+            "claim": f"`{result.id.split('.', 2)[-1]}`",
             "statement": result.statement,
             "published": published(result),
             "ours": observed(result).split(" (n=")[0] if result.n else None,
@@ -35,6 +35,11 @@ def claim_table(results: Iterable[Result]) -> pd.DataFrame:
         for result in results
     ]
     return pd.DataFrame(rows, columns=["claim", "statement", "published", "ours", "n", "verdict"]).astype({"n": object})
+
+
+def prefix(results: Sequence[Result]) -> str:
+    """What the ids of a table's claims have in common, for its caption."""
+    return f"ids begin with `{'.'.join(results[0].id.split('.', 2)[:-1])}.`" if results else ""
 
 
 def claim_tables(results: Iterable[Result]) -> dict[str, list[Result]]:

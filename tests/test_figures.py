@@ -1,0 +1,107 @@
+"""Figures draw without a warning whatever is missing, and the sentences beside them follow the records."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from creditaudit import claims, figures, findings, identity_rows, overview, paths, style, tables
+from creditaudit.collect import Runs
+from creditaudit.records import Store
+from creditaudit.spec import RunSpec
+from tests.factories import as_record
+from tests.test_tables import ladder
+
+CASES = {
+    "three seeds": ladder(),
+    "one seed": ladder(seeds=(42,)),
+    "rungs missing": ladder(skip={("dfa", 1, seed) for seed in (42, 123, 456)} | {("bp", 2, 42)}),
+    "nothing": ladder(seeds=()),
+}
+LOST = Runs(CASES["three seeds"].specs, [], "paper", "depth_ladder", "d256_L4")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_ladder_draws(case, published):
+    study = tables.published_ladder(
+        claims.load_claims(), "d256_L4", RunSpec(method="bp", epochs=100 if published else 1)
+    )
+    ours = tables.summarise(CASES[case].frame(), ["method", "k"], "accuracy")
+    fig = figures.ladder({"one": (ours, study), "two": (ours, study.iloc[:0])})
+    fig.canvas.draw()
+    texts = [text.get_text() for ax in fig.axes for text in ax.texts]
+    assert ("n=2" in texts) == (case == "rungs missing")
+    assert ("filled: ours, hollow: published" in texts) == published
+    plt.close(fig)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
+def test_identity_draws(seeds, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    tidy = identity_rows.frame(identity_rows.rows(8, 3, seeds, "smoke", data="tiny"))
+    fig = figures.identity(tidy)
+    fig.canvas.draw()
+    plt.close(fig)
+    assert f"n = {len(seeds)} seed" in findings.identity_reading(tidy)
+
+
+def test_every_method_has_its_own_look():
+    looks = [style.look(method) for method in ("bp", "fa", "dfa", "sb", "cb", "ep")]
+    for aspect in ("name", "colour", "marker", "line"):
+        assert len({str(getattr(look, aspect)) for look in looks}) == len(looks)
+
+
+def test_labels_that_would_collide_are_moved_apart():
+    moved = style._spread(style.np.array([0.0, 1.0, 2.0, 50.0]), 10.0)
+    assert moved.tolist() == [-9.0, 1.0, 11.0, 50.0]
+
+
+def test_the_ladder_says_what_the_records_say():
+    text = findings.ladder_rungs(CASES["three seeds"])
+    assert "**BP** goes from 0.310 frozen to 0.510 with all blocks trained, +20.0 ± 0.0 pp (n = 3)" in text
+    assert "its best rung is the frozen one" in text.splitlines()[1]
+    assert findings.ladder_rungs(LOST).count("not yet decided") == 2
+
+
+def test_the_first_answer_follows_the_records():
+    answer = findings.depth_answer([CASES["three seeds"]])
+    assert "**helps BP**: +20.0 pp" in answer and "**does not help DFA**: −10.0 pp" in answer
+    partial = findings.depth_answer([CASES["rungs missing"]])
+    assert "4 of 18 runs are missing" in partial
+    assert "ot yet decided: 0 of" not in partial
+    assert "Not yet decided: 18 of 18 runs are missing" in findings.depth_answer([LOST])
+
+
+def penalty_runs(after: float, g_after: float = 1e-6) -> Runs:
+    made = [
+        as_record(method="dfa", accuracy=0.30, h_last=4e8, g_last=4e-9, growth=1900.0, epochs=30),
+        as_record(method="dfa", accuracy=after, h_last=4e4, g_last=g_after, epochs=30, penalty=0.01),
+        as_record(method="dfa", accuracy=0.35, k=0, epochs=30),
+        as_record(method="bp", accuracy=0.58, epochs=30),
+    ]
+    return Runs([record.spec for record in made], made, "paper", "penalty_rescue", "d256_L4")
+
+
+def test_what_the_penalty_fixes_depends_on_the_records():
+    unused = findings.penalty_answer(penalty_runs(0.36), 0.01)
+    assert "repairs D1 and D2" in unused and "depth stays unused" in unused and "+1.0 pp against leaving" in unused
+    assert "of use again" in findings.penalty_answer(penalty_runs(0.40), 0.01)
+    assert "D2 still fails" in findings.penalty_answer(penalty_runs(0.36, g_after=1e-8), 0.01)
+
+
+def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    Store(tmp_path / "paper").save(as_record())
+    results = findings.verdicts("paper")
+    total = overview.summary_table(results).iloc[-1]
+    assert total.claims == len(claims.load_claims()) == total.reproduced + total.contradicted + total.inconclusive
+    assert sum(len(group) for group in overview.claim_tables(results).values()) == total.claims
+    assert "No claim is contradicted." in overview.contradictions(results)
+    assert len(findings.verdicts("paper", "depth_ladder", "d512_L2")) == 16
+
+
+def test_a_short_profile_says_what_it_cannot_show():
+    assert "proves nothing" in overview.reach("smoke", CASES["one seed"])
+    short = overview.reach("quick", CASES["one seed"])
+    assert "1 seed" in short and "DFA still passes D1 and D2" in short

@@ -1,0 +1,120 @@
+"""Which runs a section asks for, and that every parameter set and profile can ask for them."""
+
+import json
+
+import pytest
+
+from creditaudit import collect, cost, params, paths, protocol
+from creditaudit.records import Store
+from creditaudit.spec import RunSpec
+from tests.factories import as_record
+
+METHODS = ["bp", "fa", "dfa"]
+PROFILES = ["smoke", "quick", "paper"]
+PLACES = [(section, name) for section in params.sections() for name in params.sets(section)]
+
+
+def specs(section: str, set_name: str, profile: str) -> list[RunSpec]:
+    return protocol.runs_of(section, params.parameters(section, set_name, profile))
+
+
+def test_the_paper_ladder_is_the_72_runs_of_the_study():
+    both = [spec for name in ("d256_L4", "d512_L2") for spec in specs("depth_ladder", name, "paper")]
+    assert len(set(both)) == len(both) == 72
+    assert {spec.epochs for spec in both} == {100} and {spec.seed for spec in both} == set(protocol.SEEDS)
+
+
+def test_the_top_and_bottom_rung_are_the_audits_own_runs():
+    ladder = protocol.depth_ladder(METHODS, protocol.SEEDS, width=256, depth=4)
+    audit = protocol.audit(METHODS, protocol.SEEDS, width=256, depth=4)
+    assert len(audit) == 18 and set(audit) <= set(ladder)
+    assert set(specs("audit", "d256_L4", "paper")) >= set(audit)
+
+
+def test_penalty_rescue_has_its_controls():
+    runs = set(specs("penalty_rescue", "d256_L4", "paper"))
+    for seed in protocol.SEEDS:
+        same = {"seed": seed, "epochs": 30}
+        for method in METHODS:
+            assert RunSpec(method=method, k=0, **same) in runs
+            assert {RunSpec(method=method, penalty=p, **same) for p in (0.0, 1e-2)} <= runs
+        for method in ("dfa", "fa"):
+            assert {RunSpec(method=method, penalty=p, **same) for p in (1e-4, 1e-3, 1e-1)} <= runs
+        assert RunSpec(method="dfa", penalty=1e-2, seed=seed, epochs=100) in runs
+    assert {spec.epochs for spec in runs} == {30, 100}
+
+
+def test_sections_without_training_ask_for_no_runs():
+    assert specs("identity_check", "d256_L4", "paper") == [] == protocol.runs_of("overview", {"profile": "paper"})
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("section", "set_name"), PLACES)
+def test_every_set_is_valid_in_every_profile(section, set_name, profile):
+    for spec in specs(section, set_name, profile):
+        assert spec.data == ("tiny" if profile == "smoke" else "cifar10")
+
+
+def test_quick_keeps_its_budget():
+    runs = list(dict.fromkeys(spec for place in PLACES for spec in specs(*place, "quick")))
+    assert {spec.seed for spec in runs} == {42}
+    minutes = sum(cost.cpu_seconds(spec) for spec in runs) / 60
+    assert minutes / 2 < 15  # on two cores, which leaves five of the twenty minutes for the notebooks
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    return tmp_path
+
+
+def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
+    monkeypatch.setenv("CREDITAUDIT_RUNNER", "1")
+    wanted = protocol.depth_ladder(["bp", "dfa"], [42, 123], depth=1)
+    for spec in wanted[:5]:
+        Store(outputs / "paper").save(as_record(method=spec.method, depth=1, k=spec.k, seed=spec.seed))
+    runs = collect.collect(wanted, "paper", section="depth_ladder", set_name="d256_L4")
+    assert len(runs.records) == 5 and runs.missing == wanted[5:]
+    said = runs.coverage()
+    assert "5 of 8 runs" in said and "make train PROFILE=paper SECTION=depth_ladder SET=d256_L4" in said
+    assert "DFA k=1 seed 123" in said
+    assert "5 of 8 runs, n = 2 (seed 42, 123)" in runs.provenance_note()
+
+
+def test_in_jupyter_a_section_without_records_is_trained_briefly(outputs, monkeypatch):
+    monkeypatch.delenv("CREDITAUDIT_RUNNER", raising=False)
+    asked = []
+    monkeypatch.setattr(collect.sweep, "train_all", lambda specs, store: asked.append((specs, store.folder)))
+    runs = collect.collect(protocol.depth_ladder(["bp"], [42], depth=1), "paper", train_epochs=1)
+    ((trained, folder),) = asked
+    assert [spec.epochs for spec in trained] == [1, 1] and folder == outputs / "interactive" / "runs"
+    assert runs.profile == "interactive" and "no finding" in runs.coverage()
+
+
+def test_tidy_frames_by_run_epoch_and_layer():
+    record = as_record(method="dfa", accuracy=0.3, depth=2, epochs=3, h_last=100.0)
+    runs = collect.Runs([record.spec], [record], "paper")
+    frame = runs.frame(accuracy="test_accuracy", h_last=("h_norm", "L"))
+    assert list(frame.columns) == [*collect.COLUMNS, "accuracy", "h_last"]
+    assert frame.loc[0, ["accuracy", "h_last"]].tolist() == [0.3, 100.0]
+    assert runs.by_epoch(accuracy="test_accuracy", g=("g_norm", "L")).epoch.tolist() == [1, 2, 3]
+    layers = runs.by_layer(gamma="gamma_in", nudge=("nudge_in", "0.01"))
+    assert layers.layer.tolist() == [0, 1] and layers.nudge.tolist() == [-0.027, -0.027]
+
+
+NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_keep_the_house_style(path):
+    cells = json.loads(path.read_text())["cells"]
+    assert cells[0]["metadata"]["tags"] == ["parameters"]
+    assert sum("provenance" in cell["metadata"].get("tags", []) for cell in cells) == 1
+    titles = [line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"] if line[:2] == "# "]
+    assert len(titles) == 1
+    for cell in cells:
+        lines = "".join(cell["source"]).splitlines()
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            assert len(lines) <= 15
+            assert not any(line.lstrip().startswith(("def ", "class ")) for line in lines)
