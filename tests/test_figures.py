@@ -105,3 +105,16 @@ def test_a_short_profile_says_what_it_cannot_show():
     assert "proves nothing" in overview.reach("smoke", CASES["one seed"])
     short = overview.reach("quick", CASES["one seed"])
     assert "1 seed" in short and "DFA still passes D1 and D2" in short
+
+
+def test_a_contradiction_is_told_with_its_explanation(monkeypatch):
+    claim = claims.load_claims()[0]
+    result = claims.Result(
+        claim.id, claim.statement, claim.kind, claim.expected, claim.margin, 0.2, None, 3, "contradicted", "", "", claim
+    )
+    known = claims.Explanation(text="The draw order differs.", records=["identity"])
+    monkeypatch.setattr(overview, "load_explanations", lambda _: {})
+    assert "Not explained yet." in overview.contradictions([result])
+    monkeypatch.setattr(overview, "load_explanations", lambda _: {claim.id: known})
+    text = overview.contradictions([result, result])
+    assert text.count(f"`{claim.id}`") == 2 and text.count("The draw order differs. Evidence: `identity`.") == 1

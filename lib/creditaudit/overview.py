@@ -7,7 +7,7 @@ from itertools import groupby
 import pandas as pd
 
 from creditaudit import collect, metrics, params
-from creditaudit.claims import Result, load_claims, load_explanations
+from creditaudit.claims import Explanation, Result, load_claims, load_explanations
 from creditaudit.collect import Runs
 from creditaudit.findings import listed, section_runs
 from creditaudit.report import VERDICTS, observed, published
@@ -72,26 +72,26 @@ def reasons(results: Sequence[Result]) -> str:
     """Why claims are inconclusive, as a list, the commonest first."""
     found = Counter(result.reason for result in results if result.verdict == "inconclusive")
     lines = [f"- {count} × {reason}" for reason, count in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
-    return "\n".join(lines) or "No claim is inconclusive."
+    return "\n".join(["Inconclusive, and why:", "", *lines]) if lines else "No claim is inconclusive."
 
 
 def contradictions(results: Sequence[Result]) -> str:
-    """One paragraph per contradicted claim: what was claimed, what we saw, and why."""
+    """What was claimed, what we saw, and why; claims with one explanation stand together."""
     explanations = load_explanations(load_claims())
-    paragraphs = []
+    told: dict[str, list[str]] = {}
     for result in results:
-        if result.verdict != "contradicted":
-            continue
-        known = explanations.get(result.id)
-        why = (
-            f"{known.text} Evidence: {listed([f'`{key}`' for key in known.records])}."
-            if known
-            else "Not explained yet."
-        )
-        paragraphs.append(
-            f"**`{result.id}`** {result.statement} Published: {published(result)}; ours: {observed(result)}. {why}"
-        )
+        if result.verdict == "contradicted":
+            seen = f"Published: {published(result)}; ours: {observed(result)}."
+            why = _because(explanations.get(result.id))
+            told.setdefault(why, []).append(f"- `{result.id}`: {result.statement} {seen}")
+    paragraphs = ["\n".join(lines) + f"\n\n{why}" for why, lines in told.items()]
     return "\n\n".join(paragraphs) or "No claim is contradicted."
+
+
+def _because(known: Explanation | None) -> str:
+    if known is None:
+        return "Not explained yet."
+    return f"{known.text.strip()} Evidence: {listed([f'`{key}`' for key in known.records])}."
 
 
 def reach(profile: str, ladder: Runs) -> str:
