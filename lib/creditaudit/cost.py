@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from statistics import median
 
+from creditaudit.credit.settings import CREDIT_BRIDGE, EQUILIBRIUM, STATE_BRIDGE
 from creditaudit.model import CLASSES, PIXELS
 from creditaudit.records import Record
 from creditaudit.spec import RunSpec
@@ -21,9 +22,23 @@ def step_flops(spec: RunSpec) -> float:
     backward = embed + 3 * spec.k * block + 2 * head
     if spec.method == "bp":
         backward += spec.depth * block + (spec.depth - spec.k) * block
-    elif spec.method != "dfa":
+    elif spec.method == "fa":
         backward += spec.depth * block
-    return forward + backward
+    return forward + backward + _credit_flops(spec, block)
+
+
+def _credit_flops(spec: RunSpec, block: float) -> float:
+    """What a learned rule adds: passes of its perceptron, or EP's sweeps (a VJP and a forward of every block each)."""
+    states = 2 * spec.batch * spec.depth
+    if spec.method == "ep":
+        return 4 * EQUILIBRIUM.sweeps * spec.depth * block
+    if spec.method == "sb":  # forward, credit, weight gradients; one pull less where the input's gradient is not needed
+        layer = spec.width**2
+        return states * layer * (4 * STATE_BRIDGE.layers - 1)
+    if spec.method == "cb":  # credit at all states; slow copies; one transition per sample, terminal, its matching
+        net = (spec.width + CREDIT_BRIDGE.hidden) * CREDIT_BRIDGE.hidden
+        return net * (2 * states + 2 * spec.batch * (CREDIT_BRIDGE.copies + 2 * 3 + 3))
+    return 0.0
 
 
 def steps(spec: RunSpec) -> int:

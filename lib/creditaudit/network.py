@@ -117,7 +117,8 @@ class Tape:
         self.error = log_p.exp()
         self.error.scatter_add_(-1, target, torch.full_like(target, -1.0, dtype=log_p.dtype))
         hits = (self.logits.argmax(-1, keepdim=True) == target).sum((1, 2))
-        return -log_p.gather(-1, target).sum((1, 2)), hits
+        self.log_likelihood = log_p.gather(-1, target)
+        return -self.log_likelihood.sum((1, 2)), hits
 
 
 def affine(x: Tensor, part: Affine, out: Tensor) -> Tensor:

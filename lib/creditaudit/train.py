@@ -59,7 +59,7 @@ class Training:
         saved = time.monotonic()
         while self.epoch < self.spec.epochs:
             wall, cpu = time.perf_counter(), time.process_time()
-            self._note(self._train_epoch() | self._evaluate())
+            self._note(self._train_epoch() | self.stack.rule.log() | self._evaluate())
             self.epoch += 1
             self.wall += time.perf_counter() - wall
             self.cpu += time.process_time() - cpu

@@ -4,10 +4,20 @@ Adding a rule touches this folder only: write a class with the `Rule` interface,
 """
 
 from creditaudit.credit.bp import BackPropagation
+from creditaudit.credit.credit_bridge import CreditBridge
 from creditaudit.credit.dfa import DirectFeedback
+from creditaudit.credit.ep import EquilibriumPropagation
 from creditaudit.credit.fa import FeedbackAlignment
 from creditaudit.credit.rule import Rule
+from creditaudit.credit.state_bridge import StateBridge
 
-RULES: dict[str, type[Rule]] = {"bp": BackPropagation, "fa": FeedbackAlignment, "dfa": DirectFeedback}
+RULES: dict[str, type[Rule]] = {
+    "bp": BackPropagation,
+    "fa": FeedbackAlignment,
+    "dfa": DirectFeedback,
+    "sb": StateBridge,
+    "cb": CreditBridge,
+    "ep": EquilibriumPropagation,
+}
 
 __all__ = ["RULES", "BackPropagation", "Rule"]

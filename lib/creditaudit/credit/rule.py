@@ -1,21 +1,27 @@
 """What every credit rule offers the engine, and how raw credit becomes the vector that drives a block."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from creditaudit.network import Credit, Tape
-from creditaudit.spec import Normalise
+from creditaudit.spec import Normalise, RunSpec
 
 RMS_EPS = 1e-6  # with 1e-8 FA explodes; with 1e-6 it settles where the study saw it
 
 
 class Rule:
-    """The engine calls `begin` once per batch, `block(l)` for l = L-1 ... 0, then `embed`."""
+    """The engine calls `begin` once per batch, `block(l)` for l = L-1 ... 0, `embed`, and in training `learn`."""
 
     chains = False  # True: the credit passes through the blocks' own Jacobians, frozen ones included
 
     def __init__(self, runs: int, width: int, depth: int) -> None:
         self.runs, self.width, self.depth = runs, width, depth
+
+    def configure(self, specs: Sequence[RunSpec], steps: int) -> None:
+        """Be told about the runs to be trained and their length; copies made for diagnostics are not told."""
 
     def draw(self, s: int) -> None:
         """Draw run s's random matrices from torch's global stream, right after its weights."""
@@ -31,6 +37,13 @@ class Rule:
     def embed(self) -> Credit:
         """The raw credit that drives the embed."""
         raise NotImplementedError
+
+    def learn(self, tape: Tape, lr: float) -> None:
+        """Improve the rule itself on a batch whose credit was just used; `lr` is the run's, decayed."""
+
+    def log(self) -> dict[str, Any]:
+        """What the rule has to say about the epoch that ends."""
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything the rule keeps between steps, for checkpoints."""

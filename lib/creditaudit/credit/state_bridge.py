@@ -1,0 +1,60 @@
+r"""State Bridge: a net G(h_l, t_l, s) learns to predict h_L; credit is the loss's gradient *through the prediction*.
+
+    a_l = d/dh_l  cross-entropy(readout(G(h_l, l/L, e)), y),      G minimises ||G(h_l, l/L, e) - h_L||^2.
+
+States are detached, the readout is the current one, and a_l drives block l, whose *input* is h_l; the embed gets a_0.
+The credit uses G as it was before the batch taught it.
+"""
+
+import torch
+from torch import Tensor
+
+from creditaudit.credit import readout
+from creditaudit.credit.auxiliary import LearnedRule
+from creditaudit.credit.settings import STATE_BRIDGE
+from creditaudit.model import CLASSES
+from creditaudit.network import Credit, Tape
+
+
+class StateBridge(LearnedRule):
+    def __init__(self, runs: int, width: int, depth: int) -> None:
+        self.sizes = [width + 1 + CLASSES, *[width] * STATE_BRIDGE.layers]
+        super().__init__(runs, width, depth)
+        self.errors: list[Tensor] = []
+
+    def begin(self, tape: Tape) -> None:
+        self.tape, layers = tape, self.layers(self.weights)
+        self.now = self.trace(self.depth * tape.batch)
+        self._fill(self.now.x, tape)
+        self.guess = self.now.forward(layers)
+        labels = readout.onehot(tape).repeat(1, self.depth, 1)
+        dz = self.now.pull(layers, readout.loss_gradient(tape.net, self.guess, labels))
+        self.credit = torch.bmm(dz, layers[0].w[:, : self.width].mT).view(-1, self.depth, tape.batch, self.width)
+
+    def _fill(self, x: Tensor, tape: Tape) -> None:
+        """[h_l, l/L, e] for l = 0 ... L-1."""
+        x = x.view(-1, self.depth, tape.batch, x.shape[-1])
+        for l in range(self.depth):
+            x[:, l, :, : self.width] = tape.h[l]
+            x[:, l, :, self.width] = l / self.depth
+        x[..., self.width + 1 :] = tape.error.unsqueeze(1)
+
+    def block(self, l: int) -> Credit:
+        return Credit(self.credit[:, l])
+
+    def embed(self) -> Credit:
+        return self.block(0)
+
+    def learn(self, tape: Tape, lr: float) -> None:
+        wrong = self.guess - tape.h[-1].repeat(1, self.depth, 1)
+        scale = self.depth * tape.h[-1].square().sum((1, 2), keepdim=True)
+        self.errors.append(wrong.square().sum((1, 2)) / scale[:, 0, 0])
+        dout = wrong.mul_(2 / scale)
+        self.now.pull(self.layers(self.weights), dout)
+        self.now.write_gradients(dout, self.layers(self.gradient))
+        self.adamw(lr)
+
+    def log(self) -> dict[str, float]:
+        """`state_error`: ||G - h_L||^2 / ||h_L||^2, mean over layers and the epoch's batches; 1 is predicting zero."""
+        errors, self.errors = self.errors, []
+        return {"state_error": torch.stack(errors).mean().item()}
