@@ -14,6 +14,7 @@ from creditaudit.marks import (
     method_legend,
     plain_title,
     value_bars,
+    whole_epochs,
 )
 from creditaudit.metrics import D1_LIMIT, D2_FLOOR
 
@@ -99,7 +100,7 @@ def summary_bars(finals: pd.DataFrame) -> Figure:
     titles = {"accuracy": "test accuracy", "gamma": r"cosine $\Gamma$", "rho": r"$\rho$", "nudge": "nudging"}
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
         plain_title(ax, title)
-        value_bars(ax, finals, column, methods)
+        value_bars(ax, finals, column, methods, places=4 if column == "nudge" else 3)
     axes[0].axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)
     return fig
 
@@ -114,6 +115,7 @@ def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
         line = ("-", style.DASHED, style.DOTTED)[shade % 3]
         left.plot(run.epoch, run.state_error.astype(float), color=look.colour, linestyle=line, label=f"seed {seed}")
     left.set(yscale="log", xlabel="epoch")
+    whole_epochs(left)
     plain_title(left, "State Bridge: error of the predicted $h_L$")
     left.legend()
     plain_title(right, "test accuracy")

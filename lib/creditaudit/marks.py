@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from creditaudit import style
 from creditaudit.spreads import decades
@@ -50,7 +51,12 @@ def mean_curves(ax: Axes, frame: pd.DataFrame, column: str, log: bool = False) -
         ax.plot(curve.epoch, middle, **look.plot(zorder=3, **few))
         ax.fill_between(curve.epoch, low, high, color=look.colour, alpha=BAND, lw=0, zorder=2)
         ends.append((curve.epoch.iloc[-1], middle.iloc[-1], look.name, look.colour))
+    whole_epochs(ax)
     return ends
+
+
+def whole_epochs(ax: Axes) -> None:
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
 def dodged_points(ax: Axes, frame: pd.DataFrame, column: str) -> None:
@@ -65,7 +71,7 @@ def dodged_points(ax: Axes, frame: pd.DataFrame, column: str) -> None:
         ax.errorbar(x, points["mean"], yerr=bars, **look.plot(zorder=3, markersize=4, linewidth=1.1, elinewidth=0.9))
 
 
-def value_bars(ax: Axes, frame: pd.DataFrame, column: str, methods: Sequence[str], digits: int = 3) -> None:
+def value_bars(ax: Axes, frame: pd.DataFrame, column: str, methods: Sequence[str], places: int = 3) -> None:
     """Horizontal bars, best read in the order of `methods`, each with its value behind the error bar."""
     summary = summarise(frame, ["method"], column).set_index("method")
     ends = []
@@ -79,13 +85,14 @@ def value_bars(ax: Axes, frame: pd.DataFrame, column: str, methods: Sequence[str
         ax.barh(place, mean, 0.62, xerr=bars, color=style.look(method).colour, error_kw={"elinewidth": 0.9})
         ends.append(mean + np.sign(mean) * (0 if np.isnan(std) else std))
         side = 1 if mean >= 0 else -1
-        text = f"{mean:.{digits}f}".replace("-", "−")
+        text = f"{mean:.{places}f}".replace("-", "−")
         ax.annotate(
             text, (ends[-1], place), (3 * side, 0), textcoords="offset points", va="center",
             ha="left" if side > 0 else "right", fontsize=8,
         )  # fmt: skip
     ax.set_yticks(range(len(methods)), [style.name(method) for method in methods])
-    ax.invert_yaxis() if not ax.yaxis_inverted() else None
+    if not ax.yaxis_inverted():  # panels may share the axis
+        ax.invert_yaxis()
     ax.grid(visible=False)
     ax.axvline(0, color=style.MUTED, linewidth=0.8)
     low, high = min([0.0, *ends]), max([0.0, *ends])

@@ -1,7 +1,7 @@
 """Published numbers beside ours, with a reading of every difference.
 
 The numbers come from claims.yaml. A reading says how large the difference of the means is and whether it stays
-within the margin that was fixed before the first run; the *verdict*, which weighs the scatter too, is the claim's.
+within the margin that was fixed before the first run; the *verdict* beside it weighs the scatter too.
 """
 
 import math
@@ -11,70 +11,101 @@ from typing import Any
 import pandas as pd
 
 from creditaudit import metrics, style
+from creditaudit.claims import Result
 from creditaudit.claimspec import Claim, depth_of
 from creditaudit.collect import Runs
 from creditaudit.spreads import decades, digits, spread
 
+SYMBOLS = {
+    "test_accuracy": "accuracy",
+    "h_norm": r"$\lVert h_{l} \rVert$",
+    "g_norm": r"$\lVert g_{l} \rVert$, batch 128",
+    "g_norm_1024": r"$\lVert g_{l} \rVert$, batch 1024",
+    "growth": "growth",
+    "gamma": r"$\Gamma$",
+    "gamma_deep": r"deep $\Gamma$",
+    "gamma_at": r"$\Gamma_{l}$",
+    "rho": r"$\rho$",
+    "rho_deep": r"deep $\rho$",
+    "nudge": r"nudging",
+    "fresh_null": "fresh-$B$ null",
+    "first_d1": "D1 first fails at",
+    "first_d2": "D2 first fails at",
+}
 
-def beside_ours(claims: Sequence[Claim], runs: Runs, seed: int) -> pd.DataFrame:
-    """Every published number of this set beside one seed and the mean of ours, with a reading of the difference."""
-    rows = [_beside(claim, runs, seed) for claim in claims if _is_number(claim)]
-    columns = ["method", "quantity", "published", f"seed {seed}", "ours", "n", "reading"]
-    known = {spec.method for spec in runs.specs}
-    return pd.DataFrame([row for row in rows if row.pop("key") in known], columns=columns)
+
+def split(results: Sequence[Result], runs: Runs) -> tuple[list[Result], list[Result]]:
+    """Single published numbers of methods that have runs here, and all other claims."""
+    methods = {spec.method for spec in runs.specs}
+
+    def is_number(claim: Claim) -> bool:
+        return claim.kind == "equivalence" and isinstance(claim.expected, float) and claim.quantity.method in methods
+
+    numbers = [result for result in results if is_number(result.claim)]
+    return numbers, [result for result in results if result not in numbers]
 
 
-def _is_number(claim: Claim) -> bool:
-    return claim.kind == "equivalence" and not isinstance(claim.expected, list)
+def beside_ours(numbers: Sequence[Result], runs: Runs, seed: int) -> pd.DataFrame:
+    """Every published number beside one seed and the mean of ours, the difference and the verdict."""
+    columns = ["run", "quantity", "published", f"seed {seed}", "ours", "n", "reading", "verdict"]
+    return pd.DataFrame([_beside(result, runs, seed) for result in numbers], columns=columns)
 
 
-def _beside(claim: Claim, runs: Runs, seed: int) -> dict[str, Any]:
-    quantity, setting = claim.quantity, claim.setting
-    layer = None if quantity.layer is None else depth_of(quantity.layer, setting)
-    here = runs.only(method=quantity.method, penalty=quantity.penalty, width=setting.width, depth=setting.depth)
-    here = here.only(k=depth_of(quantity.k, setting), epochs=quantity.epochs or setting.epochs)
-    values = {record.spec.seed: metrics.read(quantity.metric, record, layer) for record in here.records}
+def _beside(result: Result, runs: Runs, seed: int) -> dict[str, Any]:
+    claim, quantity = result.claim, result.claim.quantity
+    values = _values(claim, runs)
     frame = pd.DataFrame({"value": pd.Series(values, dtype=float)})
     std = f" ± {claim.std:.3f}" if claim.std is not None else ""
     return {
-        "key": quantity.method,
-        "method": style.name(quantity.method),
-        "quantity": _SYMBOLS.get(quantity.metric, quantity.metric),
+        "run": _run(claim),
+        "quantity": SYMBOLS.get(quantity.metric, quantity.metric).replace("{l}", f"{{{quantity.layer}}}"),
         "published": f"{_written(claim.expected, quantity.log)}{std}",
         f"seed {seed}": _written(values[seed], quantity.log) if values.get(seed) is not None else None,
         "ours": spread(frame, "value", log=quantity.log) if len(frame) else None,
         "n": len(frame),
-        "reading": _reading(frame, claim) if len(frame) else "no run at the study's shape and epochs",
+        "reading": _reading(frame, claim) if len(frame) else "no such run",
+        "verdict": result.verdict,
     }
 
 
-_SYMBOLS = {
-    "test_accuracy": "accuracy",
-    "h_norm": r"$\lVert h_L \rVert$",
-    "g_norm": r"$\lVert g_L \rVert$, batch 128",
-    "growth": "growth",
-    "gamma": r"$\Gamma$",
-    "gamma_deep": r"$\Gamma$, blocks 1 to $L-1$",
-    "gamma_at": r"$\Gamma$, one block",
-    "rho": r"$\rho$",
-    "nudge": r"nudging, $\eta=.01$",
-    "first_d1": "epoch D1 first fails",
-    "first_d2": "epoch D2 first fails",
-}
+def _values(claim: Claim, runs: Runs) -> dict[int, float | None]:
+    """seed -> the claim's number, from runs of the study's own shape and epochs."""
+    quantity, setting = claim.quantity, claim.setting
+    layer = None if quantity.layer is None else depth_of(quantity.layer, setting)
+    here = runs.only(method=quantity.method, penalty=quantity.penalty, width=setting.width, depth=setting.depth)
+    here = here.only(k=depth_of(quantity.k, setting), epochs=quantity.epochs or setting.epochs)
+    return {record.spec.seed: metrics.read(quantity.metric, record, layer) for record in here.records}
+
+
+def _run(claim: Claim) -> str:
+    quantity = claim.quantity
+    parts = [style.name(quantity.method)]
+    parts += [f"$\\lambda={quantity.penalty:g}$"] if quantity.penalty else []
+    parts += [f"{quantity.epochs} epochs"] if quantity.epochs else []
+    return ", ".join(parts)
 
 
 def _reading(frame: pd.DataFrame, claim: Claim) -> str:
-    """The size of the difference, against the margin that was fixed beforehand."""
+    """The size of the difference, against the margin."""
     if claim.quantity.log:
         shift = decades(frame, "value").value.mean() - math.log10(claim.expected)
-        size = f"{10 ** abs(shift):.2g} times {'larger' if shift > 0 else 'smaller'}"
+        size, margin = _factor(shift), f"{claim.margin:g} decades"
     else:
         shift = frame.value.mean() - claim.expected
-        size = f"{digits(abs(shift))} {'higher' if shift > 0 else 'lower'}"
+        size, margin = _distance(shift), f"±{claim.margin:g}"
     if math.isnan(shift):
         return "undefined in our runs"
-    margin = f"{claim.margin:g} decades" if claim.quantity.log else f"{claim.margin:g}"
-    return f"{size}, within the margin" if abs(shift) <= claim.margin else f"**{size}**, beyond the margin of {margin}"
+    return f"{size}, within {margin}" if abs(shift) <= claim.margin else f"**{size}**, beyond {margin}"
+
+
+def _factor(shift: float) -> str:
+    factor = 10 ** abs(shift)
+    return "equal" if factor < 1.05 else f"{factor:.2g} × {'larger' if shift > 0 else 'smaller'}"
+
+
+def _distance(shift: float) -> str:
+    size = digits(abs(shift)) if abs(shift) >= 1 else f"{abs(shift):.3f}"
+    return "equal" if size == "0.000" else f"{size} {'higher' if shift > 0 else 'lower'}"
 
 
 def _written(value: float, log: bool) -> str:

@@ -59,6 +59,6 @@ def sample_note(frame: pd.DataFrame) -> str:
     counts = {style.name(method): own.seed.nunique() for method, own in by_method(frame)}
     if not counts or max(counts.values()) == 1:
         return f"n = {max(counts.values(), default=0)} seed, hence no error bars"
-    if len(set(counts.values())) == 1:
-        return f"std over seeds (ddof 1), n = {max(counts.values())}"
-    return f"std over seeds (ddof 1), n = {', '.join(f'{n} for {name}' for name, n in counts.items())}"
+    usual = max(counts.values(), key=list(counts.values()).count)
+    others = ", ".join(f"{n} for {name}" for name, n in counts.items() if n != usual)
+    return f"std over seeds (ddof 1), n = {usual}" + (f" ({others})" if others else "")

@@ -101,11 +101,10 @@ def _gain(record: Record, frozen: Record | None) -> float | None:
 
 
 def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """D1, D2, D3 and the verdict, one row per method; a verdict is counted over seeds."""
+    """D1, D2, D3 and the verdict, one row per method."""
     return as_table(
         {
             "method": style.name(method),
-            "n": len(own),
             "D1 growth": spread(own, "growth", log=True),
             r"D2 $\lVert g_L \rVert$": spread(own, "g_last", log=True),
             "per sample": spread(own, "g_last_per_sample", log=True),
@@ -119,14 +118,17 @@ def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tally(own: pd.DataFrame) -> str:
-    """FAIL(D1+D2) 3/3; and, where the study's baseline would change it, that too."""
+    """FAIL(D1+D2), with counts where seeds differ; and, where the study's baseline would change it, that too."""
     text = _counted(own.verdict)
     other = _counted(own.verdict_dfa)
     return text if other == text or NO_TWIN in other else f"{text}; with DFA's frozen run {other}"
 
 
 def _counted(verdicts: pd.Series) -> str:
-    return ", ".join(f"{verdict} {count}/{len(verdicts)}" for verdict, count in Counter(verdicts).most_common())
+    counts = Counter(verdicts).most_common()
+    if len(counts) == 1:
+        return counts[0][0]
+    return ", ".join(f"{verdict} {count}/{len(verdicts)}" for verdict, count in counts)
 
 
 def first_failures(rows: pd.DataFrame) -> pd.DataFrame:
@@ -151,10 +153,17 @@ def _epochs(own: pd.DataFrame, column: str) -> str:
     return texts[0] if set(texts) == {"never"} else " / ".join(texts)
 
 
-def cosine_conventions(layers: pd.DataFrame, samples: int) -> pd.DataFrame:
+def null_band(runs: Runs) -> dict[str, float]:
+    """The cosine of random directions with the same gradients, averaged over the audited networks."""
+    nulls = pd.DataFrame([record.final["gamma_null"] for record in trained(runs).records], columns=["mean", "std"])
+    return {name: float(nulls[name].astype(float).mean()) for name in nulls}
+
+
+def cosine_conventions(runs: Runs) -> pd.DataFrame:
     """The same credit, four ways of taking its cosine, averaged over blocks, and how many were undefined."""
     rows = []
-    for method, own in by_method(layers):
+    samples = max((record.final["gamma_samples"] for record in runs.records), default=0)
+    for method, own in by_method(blocks(runs)):
         run = own.groupby("seed")
         means = run[["gamma", "gamma_out", "gamma_clamped", "ceiling"]].mean()
         undefined, cosines = int(own.undefined.sum()), samples * len(own)

@@ -1,0 +1,139 @@
+"""What the penalty's records say, in sentences. Numbers, names and verbs come from the records."""
+
+import pandas as pd
+
+from creditaudit import style
+from creditaudit.findings import listed
+from creditaudit.spreads import by_method, digits, named_means, sample_note, spread
+from creditaudit.tables_penalty import at, paired, ranking
+
+NOTHING = "**No run has finished yet.**"
+SWEEP_TABLE = (
+    "Over $\\lambda$, mean ± std over $n$ seeds (ddof 1; decades for norms). $\\lVert g_L \\rVert$ over batches of "
+    "128, cosine and $\\rho$ over blocks 1 to $L-1$, and the cosine with feedback matrices never trained against."
+)
+
+
+def panels_caption(epochs: pd.DataFrame, method: str, rescue: float, seed: int) -> str:
+    """Where the curves of the three panels end."""
+    if epochs.empty:
+        return NOTHING
+    last = epochs[epochs.epoch == epochs.epochs]
+    without, with_ = (at(last, method=method, penalty=penalty) for penalty in (0.0, rescue))
+    lead = f"With $\\lambda={rescue:g}$ {style.name(method)} ends at {_ends(with_)}, without at {_ends(without)}"
+    bp, frozen = at(last, method="bp", penalty=0.0), at(last, method=method, k=0)
+    depth = int(epochs.depth.iloc[0])
+    return (
+        f"**{lead}.** BP ends at {_ends(bp)}, the frozen network at accuracy {_value(frozen, 'accuracy')}. Seed {seed} "
+        f"alone, hence no error bars; norms are medians over one batch of 1024, gradients at layers {depth} (thick, "
+        f"D2's) and {depth // 2} (thin, the one the study plots)."
+    )
+
+
+def _ends(run: pd.DataFrame) -> str:
+    if run.empty:
+        return "(no run yet)"
+    norms = f"$\\lVert h_L \\rVert$ = {_value(run, 'h_last')}, $\\lVert g_L \\rVert$ = {_value(run, 'g_last')}"
+    return f"{norms}, accuracy {_value(run, 'accuracy')}"
+
+
+def _value(run: pd.DataFrame, column: str) -> str:
+    values = run[column].astype(float).dropna()
+    if values.empty:
+        return "(no run yet)" if run.empty else "overflow"
+    return f"{values.iloc[0]:.3f}" if column == "accuracy" else digits(float(values.iloc[0]))
+
+
+def sweep_caption(rows: pd.DataFrame, method: str) -> str:
+    """The best lambda, against the frozen run."""
+    own, frozen = at(rows, method=method), at(rows, method=method, k=0)
+    if own.empty:
+        return NOTHING
+    means = own.groupby("penalty").accuracy.mean()
+    best = float(means.idxmax())
+    above = spread(paired(at(rows, method=method, penalty=best), frozen), "gain", places=1, signed=True)
+    against = f", {above} pp against its frozen network" if above else ""
+    return (
+        f"**{style.name(method)} is best at $\\lambda={best:g}$ with {means.max():.3f}{against}.** The last epoch over "
+        f"$\\lambda$ (bars: {sample_note(own)}; norms: decades); lines: BP without the penalty and the frozen network, "
+        "same epochs."
+    )
+
+
+def control(rows: pd.DataFrame, rescue: float) -> str:
+    """What the penalty does to BP, to which it can bring no rescue."""
+    without, with_ = (at(rows, method="bp", penalty=penalty) for penalty in (0.0, rescue))
+    change = spread(paired(with_, without), "gain", places=1, signed=True)
+    if change is None:
+        return "The matched BP control is missing."
+    return (
+        f"Matched control: the same penalty changes BP from {spread(without, 'accuracy')} to "
+        f"{spread(with_, 'accuracy')}, {change} pp ({sample_note(with_)}, {int(with_.epochs.iloc[0])} epochs)."
+    )
+
+
+def ranks(rows: pd.DataFrame, rescue: float) -> str:
+    """Whether cosine and function put the same method first, and in how many seeds."""
+    by_cosine, by_function = (ranking(rows, rescue, column) for column in ("gamma_deep", "accuracy"))
+    if len(by_cosine) < 2:
+        have = f"Only {style.name(by_cosine[0])}" if by_cosine else "No method but BP"
+        return f"{have} has runs with the penalty, so there is nothing to rank yet."
+    orders = (
+        f"cosine ranks {' > '.join(map(style.name, by_cosine))}, accuracy {' > '.join(map(style.name, by_function))}"
+    )
+    seeds = sorted(at(rows, penalty=rescue).seed.unique())
+    full = [seed for seed in seeds if len(_firsts(rows, rescue, seed, by_cosine)) == 2]
+    differ = sum(len(set(_firsts(rows, rescue, seed, by_cosine))) == 2 for seed in full)
+    count = f"they put different methods first in {differ} of {len(full)} seeds"
+    if by_cosine[0] != by_function[0]:
+        return f"**Cosine and function disagree**: under $\\lambda={rescue:g}$ {orders}; {count}."
+    return f"Cosine and function agree on the first place: under $\\lambda={rescue:g}$ {orders}; {count}."
+
+
+def scatter_caption(rows: pd.DataFrame, rescue: float) -> str:
+    if rows.empty:
+        return NOTHING
+    return (
+        f"{ranks(rows, rescue)} Accuracy over deep cosine and over $\\rho$, each method without the penalty (hollow) "
+        f"and with it (full), means; {sample_note(rows)}."
+    )
+
+
+def methods_caption(rows: pd.DataFrame) -> str:
+    return f"Accuracy, deep cosine and deep $\\rho$ without and with the penalty; ±: {sample_note(rows)}."
+
+
+def _firsts(rows: pd.DataFrame, rescue: float, seed: int, methods: list[str]) -> list[str]:
+    """The first by cosine and by accuracy in one seed, where all methods have that seed."""
+    own = rows[rows.seed == seed]
+    orders = [ranking(own, rescue, column) for column in ("gamma_deep", "accuracy")]
+    return [order[0] for order in orders if set(order) == set(methods)]
+
+
+def rescued(rows: pd.DataFrame, rescue: float) -> str:
+    """Which methods the penalty lifts over their frozen networks by D3's two points."""
+    lifted, not_lifted = [], []
+    for method, own in by_method(rows):
+        gain = paired(at(own, penalty=rescue), at(own, k=0)).gain.dropna()
+        if len(gain) and method != "bp":
+            (lifted if gain.mean() >= 2 else not_lifted).append(f"{style.name(method)} ({gain.mean():+.1f} pp)")
+    if not lifted + not_lifted:
+        return "No method but BP has both a penalised and a frozen run yet."
+    yes = f"{listed(lifted)} end{'s' if len(lifted) == 1 else ''} at least 2 pp above frozen" if lifted else ""
+    no = f"{listed(not_lifted)} do{'es' if len(not_lifted) == 1 else ''} not" if not_lifted else ""
+    text = " while ".join(filter(None, [yes, no])) if yes else f"{no} reach 2 pp above frozen"
+    return f"With the penalty {text} (D3's rule; mean, paired by seed).".replace("-", "−")
+
+
+def sweep_alt(rows: pd.DataFrame, method: str) -> str:
+    own = at(rows, method=method)
+    points = [f"lambda {p:g}: accuracy {group.accuracy.mean():.3f}" for p, group in own.groupby("penalty")]
+    return f"Six panels over lambda: accuracy, norms, growth, cosine, rho. {'; '.join(points) or 'No run yet'}."
+
+
+def scatter_alt(rows: pd.DataFrame, rescue: float) -> str:
+    after = at(rows, penalty=rescue)
+    return (
+        f"Accuracy against deep cosine and against rho, arrows from no penalty to lambda {rescue:g}. With the penalty, "
+        f"cosine: {named_means(after, 'gamma_deep')}; accuracy: {named_means(after, 'accuracy')}."
+    )

@@ -1,0 +1,192 @@
+"""The audit's tables, sentences and figures on made-up records: n = 1, n = 3, holes, and methods that mislead."""
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from creditaudit import decisions, figures_audit, findings_audit, spreads, tables_audit
+from creditaudit.claims import check, load_claims
+from creditaudit.collect import Runs
+from creditaudit.published import beside_ours, split
+from creditaudit.records import Record, Store
+from tests.factories import as_record
+
+SEEDS = (42, 123, 456)
+# accuracy, frozen accuracy, growth, |g_L|, Gamma
+LOOKS = {
+    "bp": (0.61, 0.39, 4.0, 4e-4, 0.95),
+    "fa": (0.40, 0.35, 15.0, 1e-6, 0.25),
+    "dfa": (0.30, 0.35, 2000.0, 4e-9, 0.10),
+    "sb": (0.22, 0.35, 900.0, 1e-9, 0.05),
+    "cb": (0.29, 0.35, 900.0, 1e-9, 0.05),
+    "ep": (0.32, 0.35, 8.0, 1e-4, 0.05),
+}
+
+
+def records(methods=("bp", "fa", "dfa"), seeds=SEEDS, epochs=6, **changes) -> list[Record]:
+    made = []
+    for place, seed in enumerate(seeds):
+        for method in methods:
+            accuracy, frozen, growth, g_last, gamma = changes.get(method, LOOKS[method])
+            fields = {"method": method, "seed": seed, "epochs": epochs}
+            trained = {"accuracy": accuracy + 0.001 * place, "growth": growth, "g_last": g_last, "gamma": gamma}
+            made += [as_record(**fields, **trained), as_record(**fields, accuracy=frozen, k=0)]
+    return made
+
+
+def runs_of(made: list[Record], asked: list[Record] | None = None) -> Runs:
+    return Runs([record.spec for record in asked or made], made, "paper", "audit", "d256_L4")
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def test_accuracy_and_cosine_are_fooled_where_the_diagnostics_are_not():
+    runs = runs_of(records())
+    found = tables_audit.pairs(runs)
+    assert decisions.conclusions(found, "accuracy + cosine") == {"bp": True, "fa": True, "dfa": True}
+    assert decisions.conclusions(found, "D1–D3") == {"bp": True, "fa": True, "dfa": False}
+    assert decisions.misled(found) == ["dfa"]
+    table = decisions.table(found).set_index("method")
+    assert table.loc["DFA", "so the usual reading"] == "**is misled**"
+    assert table.loc["DFA", "D3"] == "**no** 3/3"
+    assert table.loc["BP", "D1–D3"] == "yes 3/3"
+    headline = findings_audit.headline(runs)
+    assert "accept BP, FA and DFA; D1–D3 accept BP and FA." in headline and "**DFA** is misjudged" in headline
+
+
+@pytest.mark.parametrize(
+    ("looks", "verdict"),
+    [
+        ((0.60, 0.39, 4.0, 4e-4, 0.9), "PASS"),
+        ((0.60, 0.39, 60.0, 4e-4, 0.9), "FAIL(D1)"),
+        ((0.60, 0.39, 4.0, 9e-8, 0.9), "FAIL(D2)"),
+        ((0.36, 0.35, 4.0, 4e-4, 0.9), "FAIL(D3)"),
+        ((0.30, 0.35, 2000.0, 4e-9, 0.1), "FAIL(D1+D2+D3)"),
+    ],
+)
+def test_verdict_strings(looks, verdict):
+    rows = tables_audit.per_run(runs_of(records(["dfa"], [42], dfa=looks)))
+    assert list(rows.verdict) == [verdict]
+    assert tables_audit.verdict_table(rows).verdict.item() == verdict
+
+
+def test_the_study_subtracts_another_frozen_network_and_the_table_says_when_that_matters():
+    rows = tables_audit.per_run(runs_of(records(["fa", "dfa"], fa=(0.365, 0.355, 4.0, 1e-4, 0.3), dfa=LOOKS["dfa"])))
+    assert rows.set_index(["method", "seed"]).loc[("fa", 42), "gain"] == pytest.approx(1.0)
+    assert rows.set_index(["method", "seed"]).loc[("fa", 42), "gain_dfa"] == pytest.approx(1.5)
+    better = (0.371, 0.355, 4.0, 1e-4, 0.3)  # 1.6 over its own, 2.1 over DFA's
+    rows = tables_audit.per_run(runs_of(records(["fa", "dfa"], fa=better, dfa=LOOKS["dfa"])))
+    verdict = tables_audit.verdict_table(rows).set_index("method").verdict["FA"]
+    assert verdict == "FAIL(D3); with DFA's frozen run PASS"
+
+
+def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
+    made = [record for record in records() if not (record.spec.method == "fa" and record.spec.k == 0)]
+    runs = runs_of(made, records())
+    found = tables_audit.pairs(runs)
+    assert decisions.conclusions(found, "D3")["fa"] is None and decisions.conclusions(found, "D1")["fa"] is True
+    assert (
+        tables_audit.NO_TWIN in tables_audit.verdict_table(tables_audit.per_run(runs)).set_index("method").verdict["FA"]
+    )
+    assert "cannot decide yet on FA" in findings_audit.headline(runs)
+    lost_dfa = runs_of([record for record in records() if not (record.spec.method == "dfa" and record.spec.k == 0)])
+    assert decisions.conclusions(tables_audit.pairs(lost_dfa), "D1–D3")["dfa"] is False  # D1 and D2 need no twin
+
+
+def test_seeds_that_disagree_are_counted():
+    made = records(["bp"], [42, 123]) + records(["bp"], [456], bp=(0.60, 0.39, 60.0, 4e-4, 0.9))
+    assert decisions.table(tables_audit.pairs(runs_of(made)))["D1"].item() == "yes 2/3"
+    assert tables_audit.verdict_table(tables_audit.per_run(runs_of(made))).verdict.item() == "PASS 2/3, FAIL(D1) 1/3"
+
+
+def test_first_failures_are_per_seed_and_counted_from_one():
+    states = [[1.0] * 4 + [growth] for growth in (2.0, 20.0, 200.0, 2000.0)]
+    late = as_record(method="dfa", epochs=4, epochs_data={"h_norm": states, "g_norm": [[1e-5] * 5] * 4})
+    never = as_record(method="dfa", epochs=4, seed=123, growth=2.0)
+    table = tables_audit.first_failures(tables_audit.per_run(runs_of([late, never])))
+    assert table["D1 first fails at epoch"].item() == "3 / never"
+    assert table["D2 first fails at epoch"].item() == "never"
+
+
+def test_undefined_numbers_are_named_not_averaged():
+    broken = as_record(method="dfa", final={"growth": None, "gamma_in": [None] * 4, "gamma_undefined": [1280] * 4})
+    runs = runs_of([broken, as_record(method="dfa", k=0)])
+    assert decisions.conclusions(tables_audit.pairs(runs), "accuracy + cosine") == {"dfa": False}
+    table = tables_audit.cosine_conventions(runs)
+    assert table["undefined"].item() == "5120 of 5120" and table[r"$\Gamma$ (input)"].item() is None
+
+
+@pytest.mark.parametrize(("methods", "seeds"), [(("bp", "dfa"), (42,)), (tuple(LOOKS), SEEDS)])
+def test_figures_are_drawn(methods, seeds):
+    runs = runs_of(records(methods, seeds))
+    rows, epochs, blocks = tables_audit.per_run(runs), tables_audit.trajectories(runs), tables_audit.blocks(runs)
+    figures = [
+        figures_audit.accuracy_curves(epochs),
+        figures_audit.norms(epochs),
+        figures_audit.layers(blocks, tables_audit.null_band(runs)),
+        figures_audit.summary_bars(rows),
+    ]
+    captions = [
+        findings_audit.accuracy_caption(rows),
+        findings_audit.norms_caption(rows, epochs),
+        findings_audit.layers_caption(rows, runs),
+        findings_audit.bars_caption(rows),
+    ]
+    if "sb" in methods:
+        figures.append(figures_audit.state_error(epochs, rows))
+        captions.append(findings_audit.state_caption(rows, epochs))
+    for fig, caption in zip(figures, captions, strict=True):
+        fig.draw_without_rendering()
+        assert caption.startswith("**")
+        assert ("n = 3" if len(seeds) == 3 else "n = 1 seed, hence no error bars") in caption
+
+
+def test_a_section_without_any_run_still_renders():
+    runs = runs_of([], records())
+    rows, epochs, blocks = tables_audit.per_run(runs), tables_audit.trajectories(runs), tables_audit.blocks(runs)
+    for fig in (figures_audit.accuracy_curves(epochs), figures_audit.layers(blocks, tables_audit.null_band(runs))):
+        assert "no run has finished yet" in fig.axes[0].texts[0].get_text()
+    assert findings_audit.accuracy_caption(rows) == findings_audit.NOTHING
+    assert "not yet decided" in findings_audit.headline(runs)
+    assert tables_audit.verdict_table(rows).empty and decisions.table(tables_audit.pairs(runs)).empty
+
+
+def test_state_error_is_only_a_moral_when_it_fell():
+    runs = runs_of(records(("bp", "dfa", "sb")))
+    rows, epochs = tables_audit.per_run(runs), tables_audit.trajectories(runs)
+    assert "predicting the state is not assigning credit" in findings_audit.state_caption(rows, epochs)
+    flat = epochs.assign(state_error=epochs.state_error.where(epochs.state_error.isna(), 1.0))
+    assert "too badly to tell" in findings_audit.state_caption(rows, flat)
+
+
+def test_published_numbers_stand_beside_ours_with_a_reading(tmp_path):
+    made = [record for record in records(["bp", "dfa"], epochs=100, bp=(0.55, 0.39, 4.0, 4e-4, 0.95))]
+    for record in made:
+        Store(tmp_path).save(record)
+    claims = [claim for claim in load_claims() if claim.place == "audit/d256_L4"]
+    results = check(claims, Store(tmp_path), "paper")
+    numbers, others = split(results, runs_of(made))
+    table = beside_ours(numbers, runs_of(made), 42)
+    assert set(table.run) == {"BP", "DFA"} and len(numbers) + len(others) == len(results)
+    accuracy = table[table.quantity == "accuracy"].set_index("run")
+    assert accuracy.reading["BP"] == "**0.064 lower**, beyond ±0.02" and accuracy.verdict["BP"] == "contradicted"
+    assert accuracy["seed 42"]["DFA"] == "0.300" and "within" in accuracy.reading["DFA"]
+    short = runs_of(records(["bp", "dfa"], epochs=4))
+    assert set(beside_ours(numbers, short, 42).reading) == {"no such run"}
+
+
+def test_spreads_speak_of_n_and_of_decades():
+    rows = tables_audit.per_run(runs_of(records(["bp", "dfa"]) + records(["fa"], [42])))
+    assert spreads.sample_note(rows) == "std over seeds (ddof 1), n = 3 (1 for FA)"
+    frame = rows[rows.method == "bp"].assign(growth=[10.0, 100.0, 1000.0])
+    assert spreads.spread(frame, "growth", log=True) == "100 ± 1.00"
+    assert spreads.spread(frame.assign(growth=np.nan), "growth", log=True) is None
+    assert [spreads.digits(value) for value in (0.0444, 15.0, 204.0, 4.24e8)] == ["0.044", "15", "200", "4.2e8"]
