@@ -3,10 +3,9 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from creditaudit import claims, figures, findings, identity_rows, overview, paths, style, tables
+from creditaudit import claims, figures, findings, identity_rows, overview, paths, protocol, style, tables
 from creditaudit.collect import Runs
 from creditaudit.records import Store
-from creditaudit.spec import RunSpec
 from tests.factories import as_record
 from tests.test_tables import ladder
 
@@ -23,9 +22,8 @@ LOST = Runs(CASES["three seeds"].specs, [], "paper", "depth_ladder", "d256_L4")
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_ladder_draws(case, published):
-    study = tables.published_ladder(
-        claims.load_claims(), "d256_L4", RunSpec(method="bp", epochs=100 if published else 1)
-    )
+    specs = protocol.depth_ladder(["bp", "fa", "dfa"], [42], epochs=100 if published else 1)
+    study = tables.published_ladder(claims.load_claims(), "d256_L4", specs)
     ours = tables.summarise(CASES[case].frame(), ["method", "k"], "accuracy")
     fig = figures.ladder({"one": (ours, study), "two": (ours, study.iloc[:0])})
     fig.canvas.draw()
@@ -61,6 +59,9 @@ def test_the_ladder_says_what_the_records_say():
     text = findings.ladder_rungs(CASES["three seeds"])
     assert "**BP** goes from 0.310 frozen to 0.510 with all blocks trained, +20.0 ± 0.0 pp (n = 3)" in text
     assert "its best rung is the frozen one" in text.splitlines()[1]
+    assert "BP $k=2$; DFA frozen" in findings.ladder_caption(CASES["three seeds"])
+    assert "DFA" not in findings.ladder_caption(CASES["rungs missing"])
+    assert "No method has all its rungs yet" in findings.ladder_caption(LOST)
     assert findings.ladder_rungs(LOST).count("not yet decided") == 2
 
 
@@ -68,8 +69,7 @@ def test_the_first_answer_follows_the_records():
     answer = findings.depth_answer([CASES["three seeds"]])
     assert "**helps BP**: +20.0 pp" in answer and "**does not help DFA**: −10.0 pp" in answer
     partial = findings.depth_answer([CASES["rungs missing"]])
-    assert "4 of 18 runs are missing" in partial
-    assert "ot yet decided: 0 of" not in partial
+    assert "Preliminary: 4 of 18 runs at $d=256$, $L=2$ are missing (`make train PROFILE=paper" in partial
     assert "Not yet decided: 18 of 18 runs are missing" in findings.depth_answer([LOST])
 
 

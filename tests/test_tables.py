@@ -64,13 +64,16 @@ def test_gains_are_paired_by_seed():
 
 def test_published_values_stand_only_beside_runs_of_their_kind():
     loaded = claims.load_claims()
-    study = tables.published_ladder(loaded, "d256_L4", RunSpec(method="bp"))
-    assert len(study) == 15 and study[(study.method == "bp") & (study.k == 4)]["mean"].item() == 0.617
-    assert tables.published_ladder(loaded, "d256_L4", RunSpec(method="bp", epochs=4)).empty
+    study = tables.published_ladder(loaded, "d256_L4", protocol.depth_ladder(["bp", "dfa"], [42]))
+    assert len(study) == 10 and study[(study.method == "bp") & (study.k == 4)]["mean"].item() == 0.617
+    assert tables.published_ladder(loaded, "d256_L4", [RunSpec(method="bp", epochs=4)]).empty
     summary = tables.summarise(ladder().frame(), ["method", "k"], "accuracy")
     both = tables.ladder(summary, study)
     assert both.source.tolist() == ["ours", "published"] * 2
-    assert len(tables.ladder(summary.iloc[:0], study)) == 3 and tables.ladder(summary.iloc[:0], study.iloc[:0]).empty
+    late = tables.ladder(summary[(summary.k == 2) & (summary.method == "dfa")], study)
+    assert late.columns[3:].tolist() == [f"k = {k}" for k in range(5)]
+    assert late.method.tolist() == ["BP", "DFA", "DFA"]
+    assert tables.ladder(summary.iloc[:0], study.iloc[:0]).empty
 
 
 def test_identity_rows_are_measured_once_and_filed_by_shape(outputs, monkeypatch):

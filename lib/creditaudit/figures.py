@@ -32,10 +32,10 @@ def ladder(panels: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
 
 def _draw_ladder(ax: Axes, ours: pd.DataFrame, published: pd.DataFrame) -> None:
     ends = []
-    for method in style.in_order(ours.method if len(ours) else published.method):
+    for method in style.in_order([*ours.method, *published.method]):
         curve, study = ours[ours.method == method], published[published.method == method]
         _draw_published(ax, study, style.look(method))
-        _draw_curve(ax, curve.set_index("k"), style.look(method), most=ours.n.max())
+        _draw_curve(ax, curve.set_index("k"), style.look(method), most=ours.n.max() if len(ours) else 0)
         last = (curve if len(curve) else study).sort_values("k").iloc[-1]
         ends.append((last.k + DODGE, last["mean"], style.name(method), style.look(method).colour))
     style.label_ends(ax, ends)

@@ -86,10 +86,11 @@ def _monotone(means: pd.Series) -> str:
 def ladder_caption(*ladders: Runs) -> str:
     """The finding in a line, then what is drawn."""
     frame = pd.concat([runs.frame() for runs in ladders])
-    best = tables.summarise(frame, ["method", "width", "depth", "k"], "accuracy")
-    best = best.loc[best.groupby(["method", "width", "depth"])["mean"].idxmax()] if len(best) else best
+    rungs = tables.summarise(frame, ["method", "width", "depth", "k"], "accuracy")
+    curves = [curve for _, curve in rungs.groupby(["method", "width", "depth"]) if len(curve) == curve.depth.max() + 1]
+    best = pd.DataFrame([curve.loc[curve["mean"].idxmax()] for curve in curves], columns=rungs.columns)
     bests = [f"{style.name(m)} {_rungs(best[best.method == m])}" for m in style.in_order(best.method)]
-    head = f"**Best rung: {'; '.join(bests)}.** " if bests else "**No run yet.** "
+    head = f"**Best rung: {'; '.join(bests)}.** " if bests else "**No method has all its rungs yet.** "
     seeds = sorted({seed for runs in ladders for seed in runs.seeds})
     bars = {0: "published values only", 1: "n = 1 seed, no error bars"}.get(
         len(seeds), f"error bars: std over n = {len(seeds)} seeds (ddof 1)"
@@ -115,7 +116,8 @@ def depth_answer(ladders: Iterable[Runs]) -> str:
     counts = sorted({int(n) for gains in full for n in gains.n})
     seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     clauses = [_worth(method, [gains["mean"].get(method) for gains in full]) for method in methods]
-    left = f" Not all runs are there: {'; '.join(f'{shape(runs)} is {undecided(runs)}' for runs in pending)}."
+    lacking = listed([f"{len(runs.missing)} of {len(runs.specs)} runs at {shape(runs)}" for runs in pending])
+    left = f" Preliminary: {lacking} are missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
     return (
         f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} "
         f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp).{left if pending else ''}"

@@ -69,9 +69,9 @@ def _cell(cell: pd.Series, most: int, digits: int, signed: bool) -> str:
     return text if cell["n"] == most else f"{text} (n={cell['n']:.0f})"
 
 
-def published_ladder(claims: Sequence[Claim], set_name: str, run: RunSpec) -> pd.DataFrame:
-    """The study's cells, from claims.yaml, in the form `summarise` gives ours; none where `run` is not its kind."""
-    ours = (run.width, run.depth, run.epochs)
+def published_ladder(claims: Sequence[Claim], set_name: str, specs: Sequence[RunSpec]) -> pd.DataFrame:
+    """The study's cells for these runs, from claims.yaml, in the form `summarise` gives ours."""
+    ours = {(spec.method, spec.width, spec.depth, spec.epochs) for spec in specs}
     cells = [
         {
             "method": claim.quantity.method,
@@ -84,25 +84,25 @@ def published_ladder(claims: Sequence[Claim], set_name: str, run: RunSpec) -> pd
         if claim.place == f"depth_ladder/{set_name}"
         and claim.kind == "equivalence"
         and ".cross." not in claim.id
-        and ours == (claim.setting.width, claim.setting.depth, claim.setting.epochs)
+        and (claim.quantity.method, claim.setting.width, claim.setting.depth, claim.setting.epochs) in ours
     ]
     return pd.DataFrame(cells, columns=["method", "k", "n", "mean", "std"])
 
 
 def ladder(summary: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Ours above the study's, method by method; the study's alone while we have nothing."""
-    methods = style.in_order(summary.method if len(summary) else published.method)
+    """Ours above the study's, method by method."""
     halves = []
     for source, half in (("ours", summary), ("published", published)):
-        table = by_rung(half[half.method.isin(methods)])
+        table = by_rung(half)
         table.insert(1, "source", source)
         halves += [table] if len(table) else []
     if not halves:
         return pd.DataFrame({"method": [], "source": [], "n": []})
     both = pd.concat(halves, ignore_index=True)
-    order = {style.name(method): place for place, method in enumerate(methods)}
-    both = both.sort_values("method", key=lambda names: names.map(order), kind="stable")  # ours stays above
-    return both.reset_index(drop=True)
+    order = [style.name(method) for method in style.in_order([*summary.method, *published.method])]
+    both = both.sort_values("method", key=lambda names: names.map(order.index), kind="stable")  # ours stays above
+    rungs = sorted((name for name in both if name.startswith("k = ")), key=lambda name: int(name[4:]))
+    return both[["method", "source", "n", *rungs]].reset_index(drop=True)
 
 
 def identity(tidy: pd.DataFrame) -> pd.DataFrame:
