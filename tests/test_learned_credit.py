@@ -1,6 +1,7 @@
 """Learned credit against the written definitions: autograd in float64 is the oracle, a linear network the truth."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -333,10 +334,11 @@ def test_the_warm_up_is_dfa_and_ends_on_time():
     spec = RunSpec(method="cb", **TINY)  # 4 epochs of 9 batches
     stack = Stack([spec])
     kinds = []
-    for i in range(6):
+    for i in range(36):
         stack.step(*(t[None] for t in batch(i, dtype=torch.float32)))
         kinds.append(stack.rule.block(0).basis is not None)
-    assert kinds == [True] * 4 + [False] * 2  # 10 % of 36 steps
+    warm = math.ceil(36 * CREDIT_BRIDGE.warm_up)
+    assert 0 < warm < 36 and kinds == [True] * warm + [False] * (36 - warm)
 
 
 def test_the_network_starts_the_same_under_every_method():

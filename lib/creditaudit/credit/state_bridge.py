@@ -54,7 +54,7 @@ class StateBridge(LearnedRule):
         self.now.write_gradients(dout, self.layers(self.gradient))
         self.adamw(lr)
 
-    def log(self) -> dict[str, float]:
+    def log(self) -> dict[str, list[float]]:
         """`state_error`: ||G - h_L||^2 / ||h_L||^2, mean over layers and the epoch's batches; 1 is predicting zero."""
         errors, self.errors = self.errors, []
-        return {"state_error": torch.stack(errors).mean().item()}
+        return {"state_error": torch.stack(errors).mean(0).tolist()}
