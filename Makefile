@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 RUN := $(PY) -m creditaudit
 WHAT := --profile $(PROFILE) $(if $(SECTION),--section $(SECTION)) $(if $(SET),--set $(SET))
-HOW := $(if $(JOBS),--jobs $(JOBS)) $(if $(EXECUTOR),--executor $(EXECUTOR))
+HOW := $(if $(JOBS),--jobs $(JOBS)) $(if $(DEVICE),--device $(DEVICE))
 # the smoke profile trains on pictures that come with the package
 DATA := $(if $(filter smoke,$(PROFILE)),,data)
 
@@ -15,7 +15,7 @@ DATA := $(if $(filter smoke,$(PROFILE)),,data)
 help:  ## show this list
 	@echo "usage: make <target> [VARIABLE=value ...]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: PROFILE=quick|paper|smoke  SECTION=depth_ladder  SET=d256_L4  JOBS=2  EXECUTOR=  STRICT=1  N=3"
+	@echo "variables: PROFILE=quick|paper|smoke  SECTION=depth_ladder  SET=d256_L4  JOBS=2  DEVICE=cuda  STRICT=1  N=3"
 
 setup: $(VENV)/.complete  ## make the Python environment (.venv) from requirements.lock
 
@@ -26,7 +26,7 @@ data: setup  ## fetch CIFAR-10 into data/ and verify it
 	@$(RUN) data
 
 reproduce: setup $(DATA)  ## train, run the notebooks, check the claims, render the appendix
-	@$(RUN) reproduce $(WHAT) $(HOW)
+	@$(RUN) reproduce $(WHAT) $(HOW) $(if $(STRICT),--strict)
 
 train: setup $(DATA)  ## only the training runs; finished ones are kept
 	@$(RUN) train $(WHAT) $(HOW)

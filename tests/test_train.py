@@ -34,6 +34,18 @@ def test_an_interrupted_run_continues_to_the_same_bits(tmp_path, monkeypatch):
     assert not list((tmp_path / "cut" / "checkpoints").glob("*"))
 
 
+def test_a_stack_of_runs_gives_the_records_of_single_ones(tmp_path):
+    """Within float tolerance: GEMMs of another shape round differently."""
+    specs = [RunSpec(method="dfa", seed=s, penalty=p, **TINY) for s, p in [(1, 0.0), (1, 0.02), (2, 0.0)]]
+    stacked = train.run_stack(specs, Store(tmp_path / "stacked"))
+    for spec, together in zip(specs, stacked, strict=True):
+        alone = train.run(spec, Store(tmp_path / "single"))
+        assert together.spec == alone.spec
+        assert together.final["test_accuracy"] == pytest.approx(alone.final["test_accuracy"], abs=0.02)
+        assert together.final["h_norm"] == pytest.approx(alone.final["h_norm"], rel=1e-2)
+        assert together.epochs["train_loss"] == pytest.approx(alone.epochs["train_loss"], rel=1e-2)
+
+
 def test_runs_do_not_depend_on_their_neighbours(tmp_path):
     specs = [RunSpec(method=m, **TINY) for m in ("bp", "dfa", "fa")]
     together = Store(tmp_path / "together")

@@ -47,10 +47,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _WHAT = ("profile", "section", "set")
+_HOW = ("jobs", "device", "dry")
 _HELP = {
     "data": ("fetch CIFAR-10 into data/ and verify it", ()),
-    "reproduce": ("train, run the notebooks, check the claims, render the appendix", (*_WHAT, "jobs", "dry", "strict")),
-    "train": ("only the training runs; finished ones are kept", (*_WHAT, "jobs", "dry")),
+    "reproduce": ("train, run the notebooks, check the claims, render the appendix", (*_WHAT, *_HOW, "strict")),
+    "train": ("only the training runs; finished ones are kept", (*_WHAT, *_HOW)),
     "notebooks": ("only run the notebooks over their parameter sets", _WHAT),
     "claims": ("print the verdict on every published claim", ("profile", "strict")),
     "appendix": ("render the appendix from the records, without training", ("profile",)),
@@ -62,6 +63,7 @@ _FLAGS = {
     "section": (("--section",), {"help": "one notebook only, e.g. depth_ladder"}),
     "set": (("--set",), {"help": "one parameter set only, e.g. d512_L2"}),
     "jobs": (("--jobs",), {"type": int, "default": os.cpu_count(), "help": "worker processes (default: one per core)"}),
+    "device": (("--device",), {"default": "cpu", "help": "cpu (default), or cuda: stacked runs, not tested on a GPU"}),
     "dry": (("--dry-run",), {"action": "store_true", "help": "list what would be trained, with its cost"}),
     "strict": (("--strict",), {"action": "store_true", "help": "fail on a contradicted claim without explanation"}),
     "n": (("-n",), {"type": int, "default": 3, "help": "how many runs (default 3)"}),
@@ -80,7 +82,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _train(options)
     pairs = pipeline.chosen(options.section, options.set)
-    return pipeline.reproduce(options.profile, pairs, options.jobs, options.strict)
+    return pipeline.reproduce(options.profile, pairs, options.jobs, options.device, options.strict)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -90,7 +92,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.dry_run:
         pipeline.dry_run(options.profile, pairs, options.jobs)
     else:
-        pipeline.train(options.profile, pairs, options.jobs)
+        pipeline.train(options.profile, pairs, options.jobs, options.device)
     return 0
 
 

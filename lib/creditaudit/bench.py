@@ -236,7 +236,7 @@ def _train_and_weigh(pipe: "multiprocessing.connection.Connection") -> None:
     from creditaudit.train import Training
 
     with torch.inference_mode():
-        training = Training(BP, Path("unused"))
+        training = Training([BP], Path("unused"))
         training._evaluate()
         engine_steps(BP)(20)
     pipe.send(_own_memory())

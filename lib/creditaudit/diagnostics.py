@@ -46,15 +46,15 @@ def reference_gradients(tape: Tape) -> list[Tensor]:
     return walk(BackPropagation(runs, width, len(tape.blocks)), tape)
 
 
-def medians(vectors: list[Tensor]) -> list[float]:
-    """Median over samples of each tensor's row norms (run 0)."""
-    return [torch.linalg.vector_norm(v[0], dim=-1).median().item() for v in vectors]
+def medians(vectors: list[Tensor]) -> list[list[float]]:
+    """For each run: the median over samples of every tensor's row norms."""
+    norms = [torch.linalg.vector_norm(v, dim=-1) for v in vectors]
+    return [[norm[s].median().item() for norm in norms] for s in range(len(vectors[0]))]
 
 
 def examine(net: Net, start: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
-    """Every end-of-run diagnostic of one run: `net` trained, `start` at its init, both with S = 1."""
-    net64, rule64 = net.to(torch.float64), rule.to(torch.float64)
-    sheets = [_Sheet(net64, rule64, xb, yb) for xb, yb in _test_batches(x, y)]
+    """Every end-of-run diagnostic of one run, all in float64: `net` trained, `start` at its init, both with S = 1."""
+    sheets = [_Sheet(net, rule, xb, yb) for xb, yb in _test_batches(x, y)]
     generator = torch.Generator().manual_seed(seed)
     return {
         **_norms(sheets),
@@ -62,8 +62,8 @@ def examine(net: Net, start: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -
         **_rho(sheets[:RHO_BATCHES], generator),
         **_nudging(sheets),
         "stability": _stability(sheets),
-        "drift": _drift(net64, start.to(torch.float64)),
-        "fresh_null": _fresh_null(net64, rule64, x, y, seed),
+        "drift": _drift(net, start),
+        "fresh_null": _fresh_null(net, rule, x, y, seed),
     }
 
 

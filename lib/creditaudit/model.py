@@ -86,8 +86,8 @@ class Net(NamedTuple):
         ]
         return (tensor for affine in parts for tensor in affine)
 
-    def to(self, dtype: torch.dtype) -> "Net":
-        return self._map(lambda tensor: tensor.to(dtype))
+    def to(self, dtype: torch.dtype, device: str | None = None) -> "Net":
+        return self._map(lambda tensor: tensor.to(device or tensor.device, dtype))
 
     def run(self, s: int) -> "Net":
         """One run of a stack, its leading axis kept."""

@@ -31,9 +31,9 @@ def runs(profile: str, pairs: Chosen) -> list[RunSpec]:
     return list(dict.fromkeys(needed))
 
 
-def train(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
+def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
     specs, store = runs(profile, pairs), Store(paths.profile_dir(profile))
-    trained = sweep.train_all(specs, store, jobs)
+    trained = sweep.train_all(specs, store, jobs, device)
     print(f"training: {trained} runs trained, {len(specs) - trained} were there already")
 
 
@@ -63,9 +63,9 @@ def overview(profile: str) -> None:
     notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=everything + shown)
 
 
-def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, strict: bool = False) -> int:
+def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu", strict: bool = False) -> int:
     """All steps; the appendix is bound when every notebook of it has been executed."""
-    train(profile, pairs, jobs)
+    train(profile, pairs, jobs, device)
     run_notebooks(profile, pairs)
     status = claims.run(profile, strict)
     overview(profile)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -20,6 +21,8 @@ from creditaudit import cost, train
 from creditaudit.records import Store, provenance
 from creditaudit.spec import RunSpec
 
+STACKED = 32  # runs stacked on a GPU: one alone is launch-bound
+
 _reports: "multiprocessing.Queue | None" = None  # set in each worker by its initializer
 
 
@@ -27,11 +30,13 @@ class Interrupted(RuntimeError):
     """The campaign was stopped; what had finished is saved and the rest can be resumed."""
 
 
-def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None) -> int:
+def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, device: str = "cpu") -> int:
     """Train what is missing, in the order given; returns how many runs were trained."""
     missing = store.missing(specs)
     if not missing:
         return 0
+    if device != "cpu":
+        return _train_stacked(missing, store, device)
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
     board = _Board(missing, store, jobs)
     context = multiprocessing.get_context("spawn")  # never fork: torch's threads do not survive it
@@ -60,6 +65,18 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None) -
         reports.put(None)
         listener.join(5)
         board.close()
+    return len(missing)
+
+
+def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int:
+    """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
+    board, stacks = _Board(missing, store, 1), defaultdict(list)
+    for spec in missing:
+        stacks[spec.but(seed=0, penalty=0.0)].append(spec)
+    for alike in stacks.values():
+        for start in range(0, len(alike), STACKED):
+            train.run_stack(alike[start : start + STACKED], store, board.note, device)
+    board.close()
     return len(missing)
 
 

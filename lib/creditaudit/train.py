@@ -6,11 +6,12 @@ so a checkpoint needs no generator state, and a run interrupted anywhere continu
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from creditaudit import data, diagnostics
 from creditaudit.engine import Stack
@@ -32,26 +33,34 @@ def run(spec: RunSpec, store: Store, progress: Progress | None = None) -> Record
     """Train one run, or finish an interrupted one, and save its record. A finished run is only read."""
     if (finished := store.get(spec)) is not None:
         return finished
+    return run_stack([spec], store, progress)[0]
+
+
+def run_stack(
+    specs: Sequence[RunSpec], store: Store, progress: Progress | None = None, device: str = "cpu"
+) -> list[Record]:
+    """Train runs that differ only in seed and lambda as one stack (on a CPU a stack of one is fastest)."""
     prepare_process()
     with torch.inference_mode():
-        training = Training(spec, store.folder.parent / "checkpoints" / f"{spec.key}.pt")
+        training = Training(specs, store.folder.parent / "checkpoints" / f"{specs[0].key}-{len(specs)}.pt", device)
         training.complete(progress or (lambda *_: None))
-        record = training.record()
-    store.save(record)
+        records = training.records()
+    for record in records:
+        store.save(record)
     training.checkpoint_path.unlink(missing_ok=True)
-    return record
+    return records
 
 
 class Training:
-    """A run in progress."""
+    """A stack of runs in progress; most often of one."""
 
-    def __init__(self, spec: RunSpec, checkpoint_path: Path) -> None:
-        self.spec, self.checkpoint_path = spec, checkpoint_path
-        self.data = data.load(spec.data, spec.train_size, spec.test_size)
-        self.test_x, self.test_y = data.test_tensors(self.data)
-        self.stack = Stack([spec])
+    def __init__(self, specs: Sequence[RunSpec], checkpoint_path: Path, device: str = "cpu") -> None:
+        self.specs, self.spec, self.checkpoint_path, self.device = list(specs), specs[0], checkpoint_path, device
+        self.data = data.load(self.spec.data, self.spec.train_size, self.spec.test_size)
+        self.test_x, self.test_y = (tensor.to(device) for tensor in data.test_tensors(self.data))
+        self.stack = Stack(specs, device=device)
         self.start = self.stack.net.to(torch.float64)
-        self.log: dict[str, list] = {}
+        self.logs: list[dict[str, list]] = [{} for _ in specs]
         self.epoch, self.wall, self.cpu = 0, 0.0, 0.0
         self._resume()
 
@@ -66,59 +75,85 @@ class Training:
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self._checkpoint()
                 saved = time.monotonic()
-            progress(self.spec, self.epoch, self.log["test_accuracy"][-1])
+            for spec, log in zip(self.specs, self.logs, strict=True):
+                progress(spec, self.epoch, log["test_accuracy"][-1])
 
-    def record(self) -> Record:
-        """The full diagnostics, and where every number came from."""
+    def records(self) -> list[Record]:
+        return [self._record(s) for s in range(len(self.specs))]
+
+    def _record(self, s: int) -> Record:
+        """The full diagnostics of one run, and where every number came from."""
         wall, cpu = time.perf_counter(), time.process_time()
-        final = {"test_accuracy": self.log["test_accuracy"][-1]}
-        final |= diagnostics.examine(
-            self.stack.net, self.start, self.stack.rule, self.test_x, self.test_y, self.spec.seed
-        )
+        spec, log, run = self.specs[s], self.logs[s], slice(s, s + 1)
+        net, start = (whole.run(s).to(torch.float64, "cpu") for whole in (self.stack.net, self.start))
+        rule = self.stack.rule.to(torch.float64, "cpu", run)
+        final = {"test_accuracy": log["test_accuracy"][-1]}
+        final |= diagnostics.examine(net, start, rule, self.test_x.cpu(), self.test_y.cpu(), spec.seed)
         spent = {
-            "wall_seconds": self.wall + time.perf_counter() - wall,
-            "cpu_seconds": self.cpu + time.process_time() - cpu,
+            "wall_seconds": self.wall / len(self.specs) + time.perf_counter() - wall,
+            "cpu_seconds": self.cpu / len(self.specs) + time.process_time() - cpu,
             "diagnostics_cpu_seconds": time.process_time() - cpu,
             "flags": ["flush_denormal"],
+            "device": self.device,
+            "stacked": len(self.specs),
         }
-        return Record(self.spec, plain(self.log), plain(final), provenance() | spent)
+        return Record(spec, plain(log), plain(final), provenance() | spent)
 
-    def _note(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            self.log.setdefault(name, []).append(value)
+    def _note(self, values: dict[str, list]) -> None:
+        """values: name -> one entry per run."""
+        for name, entries in values.items():
+            for log, entry in zip(self.logs, entries, strict=True):
+                log.setdefault(name, []).append(entry)
 
-    def _train_epoch(self) -> dict[str, float]:
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """[S, B, pixels] and [S, B]; runs of one seed share their batch."""
+        seeds = dict.fromkeys(spec.seed for spec in self.specs)
+        sources = [data.batches(self.data, seed, self.epoch, self.spec.batch, self.spec.augment) for seed in seeds]
+        where = [list(seeds).index(spec.seed) for spec in self.specs]
+        for parts in zip(*sources, strict=True):
+            if len(parts) == 1:
+                yield tuple(part.unsqueeze(0).to(self.device) for part in parts[0])
+            else:
+                x, y = (torch.stack([parts[i][side] for i in where]).to(self.device) for side in (0, 1))
+                yield x, y
+
+    def _train_epoch(self) -> dict[str, list]:
         self.stack.set_epoch(self.epoch)
-        loss, hits = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
-        for x, y in data.batches(self.data, self.spec.seed, self.epoch, self.spec.batch, self.spec.augment):
-            batch_loss, batch_hits = self.stack.step(x.unsqueeze(0), y.unsqueeze(0))
+        loss = torch.zeros(len(self.specs), device=self.device)
+        hits = torch.zeros(len(self.specs), dtype=torch.int64, device=self.device)
+        for x, y in self._batches():
+            batch_loss, batch_hits = self.stack.step(x, y)
             loss += batch_loss
             hits += batch_hits
         seen = len(self.data.train_labels)
-        return {"train_loss": loss.item() / seen, "train_accuracy": hits.item() / seen}
+        return {
+            "train_loss": [value / seen for value in loss.tolist()],
+            "train_accuracy": [value / seen for value in hits.tolist()],
+        }
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self) -> dict[str, list]:
         """Test loss and accuracy, and median norms of states and exact gradients on the first 1024 test pictures."""
-        loss, hits, norms = 0.0, 0, {}
+        runs, norms = len(self.specs), {}
+        loss, hits = np.zeros(runs), np.zeros(runs, np.int64)
         chunks = zip(*(t.split(diagnostics.TRAJECTORY_BATCH) for t in (self.test_x, self.test_y)), strict=True)
         for x, y in chunks:
             tape = self.stack.tape(len(y))
             tape.forward(x.unsqueeze(0))
             batch_loss, batch_hits = tape.score(y.unsqueeze(0))
-            loss += batch_loss.item()
-            hits += batch_hits.item()
+            loss += batch_loss.tolist()
+            hits += batch_hits.tolist()
             if not norms:
                 norms = {
                     "h_norm": diagnostics.medians(tape.h),
                     "g_norm": diagnostics.medians(diagnostics.reference_gradients(tape)),
                 }
         seen = len(self.test_y)
-        return {"test_loss": loss / seen, "test_accuracy": hits / seen} | norms
+        return {"test_loss": (loss / seen).tolist(), "test_accuracy": (hits / seen).tolist()} | norms
 
     def _checkpoint(self) -> None:
         self.checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.checkpoint_path.with_suffix(f".{os.getpid()}")
-        state = {"recipe": RECIPE, "epoch": self.epoch, "log": self.log, "wall": self.wall, "cpu": self.cpu}
+        state = {"recipe": RECIPE, "epoch": self.epoch, "logs": self.logs, "wall": self.wall, "cpu": self.cpu}
         torch.save(state | {"stack": self.stack.state()}, scratch)
         scratch.replace(self.checkpoint_path)
 
@@ -128,5 +163,5 @@ class Training:
         state = torch.load(self.checkpoint_path, weights_only=True)
         if state["recipe"] == RECIPE:
             self.stack.load_state(state["stack"])
-            self.epoch, self.log = state["epoch"], state["log"]
+            self.epoch, self.logs = state["epoch"], state["logs"]
             self.wall, self.cpu = state["wall"], state["cpu"]
