@@ -65,7 +65,7 @@ class EquilibriumPropagation(Rule):
     def embed(self) -> Credit:
         return self._credit(0)
 
-    def log(self) -> dict[str, list[float]]:
+    def log(self) -> dict[str, list[list[float]]]:
         """`credit_resolution`: cosine of the credit as trained with the same in float64, states 0..L, last batch.
 
         The displacement is of order beta/||h||, float32 resolves h to 1e-7 ||h||: near ||h|| ~ 1e4 rounding is
@@ -79,5 +79,5 @@ class EquilibriumPropagation(Rule):
             tape.score(labels)
             rule.begin(tape)
             credits.append([rule._credit(l).dense().double() for l in range(self.depth + 1)])
-        cosine = [torch.cosine_similarity(a, b, -1, eps=1e-300).mean().item() for a, b in zip(*credits, strict=True)]
-        return {"credit_resolution": cosine}
+        cosines = [torch.cosine_similarity(a, b, -1, eps=1e-300).mean(-1) for a, b in zip(*credits, strict=True)]
+        return {"credit_resolution": torch.stack(cosines, 1).tolist()}

@@ -1,7 +1,6 @@
 """What every credit rule offers the engine, and how raw credit becomes the vector that drives a block."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,8 +40,8 @@ class Rule:
     def learn(self, tape: Tape, lr: float) -> None:
         """Improve the rule itself on a batch whose credit was just used; `lr` is the run's, decayed."""
 
-    def log(self) -> dict[str, Any]:
-        """What the rule has to say about the epoch that ends."""
+    def log(self) -> dict[str, list]:
+        """What the rule has to say about the epoch that ends: name -> one entry per run."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
