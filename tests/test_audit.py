@@ -93,12 +93,13 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
     runs = runs_of(made, records())
     found = tables_audit.pairs(runs)
     assert decisions.conclusions(found, "D3")["fa"] is None and decisions.conclusions(found, "D1")["fa"] is True
-    assert (
-        tables_audit.NO_TWIN in tables_audit.verdict_table(tables_audit.per_run(runs)).set_index("method").verdict["FA"]
-    )
+    table = tables_audit.verdict_table(tables_audit.per_run(runs)).set_index("method")
+    assert table.verdict["FA"].startswith("D3 open")
+    assert "FA waits for the frozen run" in findings_audit.verdict_caption(tables_audit.per_run(runs))
     assert "cannot decide yet on FA" in findings_audit.headline(runs)
     lost_dfa = runs_of([record for record in records() if not (record.spec.method == "dfa" and record.spec.k == 0)])
     assert decisions.conclusions(tables_audit.pairs(lost_dfa), "D1–D3")["dfa"] is False  # D1 and D2 need no twin
+    assert set(tables_audit.per_run(lost_dfa).query("method == 'dfa'").verdict) == {"FAIL(D1+D2), D3 open"}
 
 
 def test_seeds_that_disagree_are_counted():

@@ -13,6 +13,7 @@ import pandas as pd
 from creditaudit import style
 from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN, read
 from creditaudit.records import Record
+from creditaudit.spreads import as_table
 
 ABOVE_CHANCE = 2.0  # times chance: what "it learns" usually means
 ABOVE_NULL = 3.0  # standard deviations above random directions: what "it aligns" usually means
@@ -102,7 +103,7 @@ def table(pairs: Sequence[Pair]) -> pd.DataFrame:
         said = {c.name: _said(tidy, method, c.name) for c in CRITERIA}
         row = {"method": style.name(method)} | {name: _votes(votes) for name, votes in said.items()}
         rows.append(row | {"so the usual reading": _lesson(said[USUAL], said[TOGETHER])})
-    return pd.DataFrame(rows, columns=["method", *(c.name for c in CRITERIA), "so the usual reading"])
+    return as_table(rows)
 
 
 def conclusions(pairs: Sequence[Pair], criterion: str) -> dict[str, Answer]:

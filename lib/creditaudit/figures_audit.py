@@ -17,6 +17,7 @@ from creditaudit.marks import (
     whole_epochs,
 )
 from creditaudit.metrics import D1_LIMIT, D2_FLOOR
+from creditaudit.spreads import digits
 
 
 @blank_if_empty
@@ -53,8 +54,8 @@ def norms(epochs: pd.DataFrame) -> Figure:
 def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
     """Per block: cosine, rho, nudging with their zero lines, and how far the weights moved.
 
-    `null` is the random-direction null of the cosine. The grey band at the top of the cosine panel is the ceiling:
-    what the exact credit of the same networks scores, against the gradient at the block's input.
+    `null` is the random-direction null of the cosine. A dash in the cosine panel is what the exact credit of the
+    same network would score: the gradient at the block's output against the one at its input.
     """
     fig, grid = style.figure(2, 2.35, rows=2)
     panels = {
@@ -71,10 +72,10 @@ def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
         if column != "drift":
             ax.axhline(0, color=style.MUTED, linewidth=0.9, zorder=1)
     _null_and_ceiling(grid.flat[0], blocks, null)
-    drift = grid.flat[3]
-    drift.set_ylim(bottom=0)
     if 0 < blocks.drift.min() < blocks.drift.max() / 30:
-        drift.set_yscale("log")
+        grid.flat[3].set_yscale("log")
+    else:
+        grid.flat[3].set_ylim(bottom=0)
     method_legend(fig, blocks.method)
     return fig
 
@@ -83,12 +84,11 @@ def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: dict[str, float]) ->
     low, high = (null["mean"] + sign * 2 * null["std"] for sign in (-1, 1))
     thin = 0.006  # so that a narrow band is still seen
     ax.axhspan(low - thin, high + thin, color=style.FAINT, alpha=0.5, lw=0, zorder=0)
-    ceiling = blocks.groupby("layer").ceiling.agg(["min", "max"]).astype(float)
-    ax.fill_between(ceiling.index, ceiling["min"] - thin, ceiling["max"] + thin, color=style.FAINT, alpha=0.5, lw=0)
+    dodged_points(ax, blocks, "ceiling", marker="_", markersize=8, linestyle="", alpha=0.75, elinewidth=0)
     bottom = min(0.0, float(blocks.gamma.astype(float).min()))
     ax.set_ylim(bottom - 0.2, 1.2)
     ink = {"transform": ax.get_yaxis_transform(), "ha": "right", "color": style.MUTED, "fontsize": 7.5}
-    ax.text(0.99, 1.08, "grey: exact credit of the same networks (ceiling)", **ink)
+    ax.text(0.99, 1.08, "dashes: exact credit of the same network", **ink)
     ax.text(0.99, bottom - 0.15, f"grey: random directions, ±{2 * null['std']:.3f} (2 std)", **ink)
 
 
@@ -100,7 +100,7 @@ def summary_bars(finals: pd.DataFrame) -> Figure:
     titles = {"accuracy": "test accuracy", "gamma": r"cosine $\Gamma$", "rho": r"$\rho$", "nudge": "nudging"}
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
         plain_title(ax, title)
-        value_bars(ax, finals, column, methods, places=4 if column == "nudge" else 3)
+        value_bars(ax, finals, column, methods, write=digits if column == "nudge" else None)
     axes[0].axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)
     return fig
 

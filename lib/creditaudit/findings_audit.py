@@ -8,7 +8,7 @@ from creditaudit.findings import listed, undecided
 from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN
 from creditaudit.spreads import by_method, decades, digits, named_means, sample_note, spread
 from creditaudit.tables import summarise
-from creditaudit.tables_audit import pairs, per_run, trained
+from creditaudit.tables_audit import OPEN, pairs, per_run, trained
 
 NOTHING = "**No run has finished yet.**"
 ERROR_FALLS = 10.0  # times: from here on State Bridge is said to predict the state, as in its claim
@@ -88,17 +88,26 @@ def norms_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 def verdict_caption(rows: pd.DataFrame) -> str:
     return (
-        f"**{_failing(rows)}.** D1: the largest growth over one block, at most {D1_LIMIT:g}. D2: "
+        f"**{_passing(rows)}.** D1: the largest growth over one block, at most {D1_LIMIT:g}. D2: "
         f"$\\lVert g_L \\rVert$ with the loss averaged over 128 pictures, at least {digits(D2_FLOOR)}; *per sample*: "
         f"without any average. D3: accuracy minus the frozen network's in pp, at least {100 * D3_GAIN:g}; *over "
         f"DFA's* subtracts DFA's frozen network, as the study does. ±: {sample_note(rows)}; decades for norms."
     )
 
 
-def _failing(rows: pd.DataFrame) -> str:
-    """Which methods pass in every seed."""
-    passing = [style.name(method) for method, own in by_method(rows) if (own.verdict == "PASS").all()]
-    return f"{listed(passing)} pass{'es' if len(passing) == 1 else ''}" if passing else "No method passes in every seed"
+def _passing(rows: pd.DataFrame) -> str:
+    """Who passes in every seed, who fails in one, and for whom the frozen run is still missing."""
+    groups: dict[str, list[str]] = {"pass": [], "fail": [], "open": []}
+    for method, own in by_method(rows):
+        failed, waits = own.verdict.str.startswith("FAIL").any(), own.verdict.str.contains(OPEN).any()
+        groups["fail" if failed else "open" if waits else "pass"].append(style.name(method))
+    verbs = {"pass": ("passes", "pass"), "fail": ("fails", "fail"), "open": ("waits", "wait")}
+    clauses = [
+        f"{listed(names)} {verbs[group][len(names) > 1]}" + (" for the frozen run" if group == "open" else "")
+        for group, names in groups.items()
+        if names
+    ]
+    return ", ".join(clauses) or "No run has finished yet"
 
 
 def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:

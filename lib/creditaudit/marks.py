@@ -59,7 +59,7 @@ def whole_epochs(ax: Axes) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
-def dodged_points(ax: Axes, frame: pd.DataFrame, column: str) -> None:
+def dodged_points(ax: Axes, frame: pd.DataFrame, column: str, **more: Any) -> None:
     """Mean and std per block, the methods side by side so that none hides another."""
     summary = summarise(frame, ["method", "layer"], column)
     methods = style.in_order(summary.method)
@@ -68,10 +68,17 @@ def dodged_points(ax: Axes, frame: pd.DataFrame, column: str) -> None:
         look, points = style.look(method), summary[summary.method == method]
         x = points.layer + step * (place - (len(methods) - 1) / 2)
         bars = None if points["std"].isna().all() else points["std"].fillna(0)
-        ax.errorbar(x, points["mean"], yerr=bars, **look.plot(zorder=3, markersize=4, linewidth=1.1, elinewidth=0.9))
+        small = {"zorder": 3, "markersize": 4, "linewidth": 1.1, "elinewidth": 0.9}
+        ax.errorbar(x, points["mean"], yerr=bars, **look.plot(**(small | more)))
 
 
-def value_bars(ax: Axes, frame: pd.DataFrame, column: str, methods: Sequence[str], places: int = 3) -> None:
+def value_bars(
+    ax: Axes,
+    frame: pd.DataFrame,
+    column: str,
+    methods: Sequence[str],
+    write: Callable[[float], str] | None = None,
+) -> None:
     """Horizontal bars, best read in the order of `methods`, each with its value behind the error bar."""
     summary = summarise(frame, ["method"], column).set_index("method")
     ends = []
@@ -85,7 +92,7 @@ def value_bars(ax: Axes, frame: pd.DataFrame, column: str, methods: Sequence[str
         ax.barh(place, mean, 0.62, xerr=bars, color=style.look(method).colour, error_kw={"elinewidth": 0.9})
         ends.append(mean + np.sign(mean) * (0 if np.isnan(std) else std))
         side = 1 if mean >= 0 else -1
-        text = f"{mean:.{places}f}".replace("-", "−")
+        text = (write or "{:.3f}".format)(mean).replace("-", "−")
         ax.annotate(
             text, (ends[-1], place), (3 * side, 0), textcoords="offset points", va="center",
             ha="left" if side > 0 else "right", fontsize=8,

@@ -55,13 +55,14 @@ def _beside(result: Result, runs: Runs, seed: int) -> dict[str, Any]:
     claim, quantity = result.claim, result.claim.quantity
     values = _values(claim, runs)
     frame = pd.DataFrame({"value": pd.Series(values, dtype=float)})
-    std = f" ± {claim.std:.3f}" if claim.std is not None else ""
+    places = 1 if quantity.metric.startswith("first_") else 3  # epochs
+    std = f" ± {claim.std:.{places}f}" if claim.std is not None else ""
     return {
         "run": _run(claim),
         "quantity": SYMBOLS.get(quantity.metric, quantity.metric).replace("{l}", f"{{{quantity.layer}}}"),
-        "published": f"{_written(claim.expected, quantity.log)}{std}",
-        f"seed {seed}": _written(values[seed], quantity.log) if values.get(seed) is not None else None,
-        "ours": spread(frame, "value", log=quantity.log) if len(frame) else None,
+        "published": f"{_written(claim.expected, quantity.log, places)}{std}",
+        f"seed {seed}": _written(values[seed], quantity.log, places) if values.get(seed) is not None else None,
+        "ours": spread(frame, "value", places, log=quantity.log) if len(frame) else None,
         "n": len(frame),
         "reading": _reading(frame, claim) if len(frame) else "no such run",
         "verdict": result.verdict,
@@ -108,5 +109,5 @@ def _distance(shift: float) -> str:
     return "equal" if size == "0.000" else f"{size} {'higher' if shift > 0 else 'lower'}"
 
 
-def _written(value: float, log: bool) -> str:
-    return digits(value) if log else f"{value:.3f}".replace("-", "−")
+def _written(value: float, log: bool, places: int) -> str:
+    return digits(value) if log else f"{value:.{places}f}".replace("-", "−")

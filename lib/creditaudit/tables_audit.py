@@ -16,7 +16,7 @@ from creditaudit.records import Record
 from creditaudit.spreads import as_table, by_method, spread
 
 STUDY_BASELINE = "dfa"  # whose frozen network the study subtracts for every method
-NO_TWIN = "no frozen run yet"
+OPEN = "D3 open"  # the frozen run is missing
 
 
 def trained(runs: Runs) -> Runs:
@@ -86,9 +86,17 @@ def _row(record: Record, frozen: Record | None, study: Record | None) -> dict[st
         "stability": final["stability"],
         "gain": _gain(record, frozen),
         "gain_dfa": _gain(record, study),
-        "verdict": metrics.verdict(record, frozen) if frozen else NO_TWIN,
-        "verdict_dfa": metrics.verdict(record, study) if study else NO_TWIN,
+        "verdict": _verdict(record, frozen),
+        "verdict_dfa": _verdict(record, study),
     }
+
+
+def _verdict(record: Record, frozen: Record | None) -> str:
+    """PASS, FAIL(D1+D2+D3); without the frozen run what D1 and D2 already say."""
+    if frozen:
+        return metrics.verdict(record, frozen)
+    known = metrics.verdict(record, record).replace("+D3", "").replace("FAIL(D3)", "")  # no gain over itself
+    return f"{known}, {OPEN}" if known else OPEN
 
 
 def _study_twin(runs: Runs, record: Record) -> Record | None:
@@ -121,7 +129,7 @@ def _tally(own: pd.DataFrame) -> str:
     """FAIL(D1+D2), with counts where seeds differ; and, where the study's baseline would change it, that too."""
     text = _counted(own.verdict)
     other = _counted(own.verdict_dfa)
-    return text if other == text or NO_TWIN in other else f"{text}; with DFA's frozen run {other}"
+    return text if other == text or OPEN in other else f"{text}; with DFA's frozen run {other}"
 
 
 def _counted(verdicts: pd.Series) -> str:
@@ -174,7 +182,7 @@ def cosine_conventions(runs: Runs) -> pd.DataFrame:
                 r"$\Gamma$ (input)": spread(means, "gamma"),
                 "at the output": spread(means, "gamma_out"),
                 "clamped": spread(means, "gamma_clamped"),
-                "ceiling": spread(means, "ceiling"),
+                "exact credit": spread(means, "ceiling"),
                 "undefined": f"{undefined} of {cosines}",
             }
         )
