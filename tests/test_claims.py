@@ -7,6 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from factories import as_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from creditaudit import claims, paths, verdicts
 from creditaudit.claimspec import (
     ClaimsError,
@@ -18,9 +22,6 @@ from creditaudit.claimspec import (
 )
 from creditaudit.metrics import METRICS, read, verdict
 from creditaudit.records import Store
-from factories import as_record
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ALPHA = 0.05
 SLACK = 0.015  # four standard errors of a rate of 5 % over the draws below

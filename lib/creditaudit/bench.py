@@ -44,6 +44,8 @@ class Contender:
 def engine_steps(spec: RunSpec) -> Callable[[int], None]:
     """This project's step, augmentation included."""
     stack, batches = Stack([spec]), endless_batches(spec)
+    if spec.method == "cb":
+        stack.rule.warm_steps = 0  # the learned credit is what costs, not its DFA warm-up
 
     def steps(n: int) -> None:
         with torch.inference_mode():

@@ -31,8 +31,17 @@ def runs(profile: str, pairs: Chosen) -> list[RunSpec]:
     return list(dict.fromkeys(needed))
 
 
+def training_order(profile: str, pairs: Chosen) -> Chosen:
+    """The ladder first, it is the heart of the study; then the cheapest section first."""
+
+    def rank(pair: tuple[str, str]) -> tuple[bool, float]:
+        return pair[0] != "depth_ladder", sum(cost.cpu_seconds(spec) for spec in runs(profile, [pair]))
+
+    return sorted(pairs, key=rank)
+
+
 def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
-    specs, store = runs(profile, pairs), Store(paths.profile_dir(profile))
+    specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
     trained = sweep.train_all(specs, store, jobs, device)
     print(f"training: {trained} runs trained, {len(specs) - trained} were there already")
 
