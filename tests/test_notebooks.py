@@ -1,6 +1,5 @@
 """The runner: parameters refused early, executions verified for real, results canonical."""
 
-import json
 
 import nbformat
 import papermill
@@ -8,7 +7,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell
 
-from creditaudit import notebooks, params, paths
+from creditaudit import notebooks, params, paths, stamps
 from creditaudit.notebooks import NotebookError
 from creditaudit.params import ParameterError
 from tests import sample_project
@@ -127,9 +126,8 @@ def test_result_is_canonical_and_executed_only_when_something_changed(project, m
 
 def _believe(path, inputs):
     """Bring the stamp up to date, so that the next change stands alone."""
-    stamp = notebooks._stamp("tiny", params.parameters("tiny", "default", "smoke"), inputs)
-    content = {"inputs": stamp, "output": notebooks._sha256(path)}
-    notebooks._stamp_path(path).write_text(json.dumps(content))
+    files = [params.source_path("tiny"), paths.PARAMS / "claims.yaml", *inputs]
+    stamps.remember(path, stamps.stamp(files, params.parameters("tiny", "default", "smoke")))
     notebooks.execute("tiny", "default", "smoke")
 
 

@@ -60,7 +60,8 @@ uv_lock=$venv/uv.lock.txt # uv itself is locked too: its lines of requirements.l
 awk '/^uv==/ { on = 1 } on { print; if (!/\\$/) exit }' requirements.lock >"$uv_lock"
 try "getting uv" "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
     --no-deps --require-hashes -r "$uv_lock"
-try "installing requirements.lock" "$venv/bin/uv" pip install --python "$venv/bin/python" --require-hashes -r requirements.lock
+# compiled now, once: otherwise every start of a kernel or a worker may compile torch anew
+try "installing requirements.lock" "$venv/bin/uv" pip install --compile-bytecode --python "$venv/bin/python" --require-hashes -r requirements.lock
 try "installing creditaudit" "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation --offline -e .
 "$venv/bin/python" -c 'import torch, torchvision, creditaudit' || stop "the installed torch does not import"
 touch "$venv/.complete"

@@ -8,8 +8,6 @@ same records give the same bytes) and renamed into place. What fails is kept und
 A stamp beside the result holds the hash of all that went in; while it matches, nothing is executed again.
 """
 
-import hashlib
-import json
 import logging
 import os
 import re
@@ -25,7 +23,8 @@ import nbformat
 import papermill
 from nbformat import NotebookNode
 
-from creditaudit import params, paths
+from creditaudit import params, paths, stamps
+from creditaudit.records import write_atomically
 
 ALIVE = "creditaudit: the kernel is alive"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -58,25 +57,18 @@ def execute(
     """
     values = params.parameters(section, set_name, profile)
     target = executed_path(section, set_name, profile)
-    stamp = _stamp(section, values, _default_inputs(profile) if inputs is None else inputs)
-    if not force and is_current(target, stamp):
+    inputs = _default_inputs(profile) if inputs is None else inputs
+    stamp = stamps.stamp([params.source_path(section), paths.PARAMS / "claims.yaml", *sorted(inputs)], values)
+    if not force and stamps.is_current(target, stamp):
         print(f"{target.stem}: up to date")
         return target
     started = time.monotonic()
     notebook = _run(section, values, target, timeout)
     identity = {"section": section, "set": set_name, "profile": profile, "parameters": values}
-    _write(target, nbformat.writes(canonical(notebook, identity)) + "\n")
-    _write(_stamp_path(target), json.dumps({"inputs": stamp, "output": _sha256(target)}) + "\n")
+    write_atomically(target, nbformat.writes(canonical(notebook, identity)) + "\n")
+    stamps.remember(target, stamp)
     print(f"{target.stem}: executed in {time.monotonic() - started:.1f} s")
     return target
-
-
-def is_current(target: Path, stamp: str) -> bool:
-    """Whether the executed notebook exists, came from these inputs and was not touched since."""
-    sidecar = _stamp_path(target)
-    if not (target.exists() and sidecar.exists()):
-        return False
-    return json.loads(sidecar.read_text()) == {"inputs": stamp, "output": _sha256(target)}
 
 
 def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None) -> NotebookNode:
@@ -136,9 +128,9 @@ def _defect(notebook: NotebookNode) -> str | None:
 def _keep(notebook: NotebookNode, target: Path, problem: str) -> str:
     """Move the remains aside, forget an older success, and describe what happened."""
     kept = target.parent / "failed" / target.name
-    _write(kept, nbformat.writes(notebook))
+    write_atomically(kept, nbformat.writes(notebook))
     target.unlink(missing_ok=True)
-    _stamp_path(target).unlink(missing_ok=True)
+    stamps.forget(target)
     own = [cell for cell in _code_cells(notebook) if "injected-parameters" not in cell.metadata.get("tags", [])]
     started = [cell for cell in own if cell.metadata.get("papermill", {}).get("start_time")]  # its status is no guide
     cell = (started or own)[-1 if started else 0]
@@ -214,26 +206,3 @@ def _kernel_environment() -> Iterator[None]:
 
 def _default_inputs(profile: str) -> list[Path]:
     return sorted((paths.profile_dir(profile) / "runs").glob("*.json"))
-
-
-def _stamp(section: str, values: dict[str, Any], inputs: list[Path]) -> str:
-    """A hash of everything that can change what the notebook shows."""
-    package = sorted(Path(__file__).resolve().parent.rglob("*.py"))
-    files = [params.source_path(section), paths.PARAMS / "claims.yaml", *package, *sorted(inputs)]
-    contents = [[path.name, _sha256(path)] for path in files if path.exists()]
-    return hashlib.sha256(json.dumps([contents, values], sort_keys=True).encode()).hexdigest()
-
-
-def _stamp_path(target: Path) -> Path:
-    return target.parent / ".stamps" / f"{target.stem}.json"
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(path.name + ".part")
-    half.write_text(text)
-    half.replace(path)

@@ -5,7 +5,7 @@ Every step looks at what is there and does only what is left, so the whole can b
 
 from pathlib import Path
 
-from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, readme, sweep
+from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, readme, stamps, sweep
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
 
@@ -87,9 +87,18 @@ def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, device: str 
 
 
 def bind(profile: str) -> None:
+    """The appendix from the executed notebooks, and for the paper profile the numbers on the front page."""
     if profile == readme.PROFILE:
         readme.refresh()
+    made = [notebooks.executed_path(*pair, profile) for pair in chosen()]
+    looks = [path for path in (paths.PAPER / "templates").rglob("*") if path.is_file()]
+    stamp = stamps.stamp([*made, paths.profile_dir(profile) / "claims.json", paths.PARAMS / "appendix.yaml", *looks])
+    targets = appendix.output_paths(profile)
+    if all(stamps.is_current(path, stamp) for path in targets):
+        print("appendix: up to date")
+        return
     for path in appendix.render(profile):
+        stamps.remember(path, stamp)
         print(f"{paths.shown(path)}: {path.stat().st_size / 1e6:.1f} MB")
 
 
