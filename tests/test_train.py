@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from creditaudit import identity, records, sweep, train
 from creditaudit.records import RecordError, Store
@@ -53,6 +54,16 @@ def test_runs_do_not_depend_on_their_neighbours(tmp_path):
     assert sweep.train_all(specs, together, jobs=2) == 0, "finished runs are never recomputed"
     alone = train.run(specs[1], Store(tmp_path / "alone"))
     assert content(alone) == content(together.get(specs[1]))
+
+
+def test_training_leaves_the_process_as_it_was(tmp_path):
+    """Flushed denormals would stay behind in a person's notebook, and so would the single thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    train.run(RunSpec(method="dfa", **TINY), Store(tmp_path))
+    assert torch.get_num_threads() == 2
+    assert (torch.tensor([2.0**-140]) / 2).item() > 0
+    torch.set_num_threads(threads)
 
 
 def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):

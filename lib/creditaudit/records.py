@@ -126,7 +126,6 @@ def provenance() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "cpu": _cpu_name(),
-        "threads": torch.get_num_threads(),
         "device": "cpu",
     }
 

@@ -91,7 +91,6 @@ def _start_worker(reports: "multiprocessing.Queue") -> None:
     global _reports
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    train.prepare_process()
     provenance()  # now, while the code on disk is the code in memory
 
 

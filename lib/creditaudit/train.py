@@ -7,6 +7,7 @@ so a checkpoint needs no generator state, and a run interrupted anywhere continu
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,18 @@ CHECKPOINT_SECONDS = 20.0  # at most this much work is lost when a run is killed
 Progress = Callable[[RunSpec, int, float], None]  # spec, epochs done, test accuracy
 
 
-def prepare_process() -> None:
-    """One thread per worker, and no denormals: an exploding DFA run otherwise takes twice the time."""
+@contextmanager
+def training_mode() -> Iterator[None]:
+    """One thread, no autograd, no denormals (an exploding DFA run otherwise takes twice the time); undone at the end."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
 
 
 def run(spec: RunSpec, store: Store, progress: Progress | None = None) -> Record:
@@ -40,8 +49,7 @@ def run_stack(
     specs: Sequence[RunSpec], store: Store, progress: Progress | None = None, device: str = "cpu"
 ) -> list[Record]:
     """Train runs that differ only in seed and lambda as one stack (on a CPU a stack of one is fastest)."""
-    prepare_process()
-    with torch.inference_mode():
+    with training_mode():
         training = Training(specs, store.folder.parent / "checkpoints" / f"{specs[0].key}-{len(specs)}.pt", device)
         training.complete(progress or (lambda *_: None))
         records = training.records()
@@ -94,6 +102,7 @@ class Training:
             "cpu_seconds": self.cpu / len(self.specs) + time.process_time() - cpu,
             "diagnostics_cpu_seconds": time.process_time() - cpu,
             "flags": ["flush_denormal"],
+            "threads": torch.get_num_threads(),
             "device": self.device,
             "stacked": len(self.specs),
         }
