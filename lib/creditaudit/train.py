@@ -26,7 +26,7 @@ Progress = Callable[[RunSpec, int, float], None]  # spec, epochs done, test accu
 
 @contextmanager
 def training_mode() -> Iterator[None]:
-    """One thread, no autograd, no denormals (an exploding DFA run otherwise takes twice the time); undone at the end."""
+    """One thread, no autograd, no denormals (exploding DFA runs otherwise take twice the time); undone at the end."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
