@@ -101,6 +101,7 @@ def summary_bars(finals: pd.DataFrame) -> Figure:
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
         plain_title(ax, title)
         value_bars(ax, finals, column, methods, write=digits if column == "nudge" else None)
+        ax.locator_params(axis="x", nbins=3)
     axes[0].axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)
     return fig
 

@@ -147,10 +147,14 @@ def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
             "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
         )
     return (
-        f"**State Bridge's error falls {digits(fall)}-fold and its accuracy is {where}: {moral}.** Left, the mean "
+        f"**State Bridge's error {_moved(fall)} and its accuracy is {where}: {moral}.** Left, the mean "
         f"squared error of the predicted last state, one line per seed; right, mean accuracy ({_bands(rows, 'bars')}), "
         "dotted is chance."
     )
+
+
+def _moved(fall: float) -> str:
+    return f"falls {digits(fall)}-fold" if fall >= 1 else f"grows {digits(1 / fall)}-fold"
 
 
 def decision_reading(runs: Runs) -> str:
