@@ -124,7 +124,10 @@ class _Board:
             self.note(*report)
 
     def note(self, spec: RunSpec, epoch: int, accuracy: float) -> None:
-        work = self.share[spec] * (epoch - self.reached.get(spec, 0 if epoch == 1 else epoch - 1))
+        if spec not in self.reached:  # a resumed run: what its checkpoint held is not work of this campaign
+            self.total -= self.share[spec] * (epoch - 1)
+            self.bar.total = self.total
+        work = self.share[spec] * (epoch - self.reached.get(spec, epoch - 1))
         self.reached[spec] = epoch
         self.done += work
         self.bar.update(work)
