@@ -196,7 +196,8 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
     for name, needed in (("engine BP", 0.50), ("engine DFA", 0.65)):
         share = frame.loc[name, "of peak, median"]
         lines.append(f"{name}: {share:.0%} of GEMM peak (needed {needed:.0%}) {'ok' if share >= needed else 'MISSED'}")
-    return lines
+    rules = [f"{method.upper()} {ms[f'engine {method.upper()}'] / ms['engine DFA']:.2f}x" for method in RULES]
+    return [*lines, f"cost of a step relative to DFA: {', '.join(rules)}"]
 
 
 def draw(field_of: list[Contender], frame: pd.DataFrame, target: Path) -> None:

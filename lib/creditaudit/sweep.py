@@ -38,7 +38,7 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
     if device != "cpu":
         return _train_stacked(missing, store, device)
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
-    board = _Board(missing, store, jobs)
+    board = _Board(missing, store)
     context = multiprocessing.get_context("spawn")  # never fork: torch's threads do not survive it
     reports = context.Queue()
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -70,7 +70,7 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int:
     """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
-    board, stacks = _Board(missing, store, 1), defaultdict(list)
+    board, stacks = _Board(missing, store), defaultdict(list)
     for spec in missing:
         stacks[spec.but(seed=0, penalty=0.0)].append(spec)
     for alike in stacks.values():
@@ -109,11 +109,11 @@ def _train_one(spec: RunSpec, profile_dir: Path) -> None:
 class _Board:
     """One bar per campaign in a terminal; one line per finished run elsewhere."""
 
-    def __init__(self, specs: Sequence[RunSpec], store: Store, jobs: int) -> None:
+    def __init__(self, specs: Sequence[RunSpec], store: Store) -> None:
         measured = store.all()
         self.share = {spec: cost.cpu_seconds(spec, measured) / spec.epochs for spec in specs}
         self.total = sum(self.share[spec] * spec.epochs for spec in specs)
-        self.runs, self.finished, self.done, self.jobs = len(specs), 0, 0.0, jobs
+        self.runs, self.finished, self.done = len(specs), 0, 0.0
         self.reached: dict[RunSpec, int] = {}
         self.begun = time.monotonic()
         layout = "{desc} {bar} {percentage:3.0f}% [{elapsed}<{remaining}]{postfix}"
