@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -46,7 +47,8 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
     listener = threading.Thread(target=board.listen, args=(reports,), daemon=True)
     listener.start()
     try:
-        waiting = {pool.submit(_train_one, spec, store.folder.parent) for spec in missing}
+        with _ctrl_c_ignored():
+            waiting = {pool.submit(_train_one, spec, store.folder.parent) for spec in missing}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
@@ -58,7 +60,7 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
             left = len(store.missing(missing))
             raise Interrupted(
                 f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
-                "unfinished ones have a checkpoint, the same command goes on from there"
+                "the same command goes on from their last checkpoints"
             ) from None
         raise
     finally:
@@ -80,6 +82,19 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int
     return len(missing)
 
 
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Workers started meanwhile inherit this: Ctrl-C reaches the whole terminal, but is the parent's to handle."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def _stop(pool: ProcessPoolExecutor) -> None:
     workers = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
@@ -90,7 +105,6 @@ def _stop(pool: ProcessPoolExecutor) -> None:
 def _start_worker(reports: "multiprocessing.Queue") -> None:
     global _reports
     _reports = reports
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     provenance()  # now, while the code on disk is the code in memory
 
 
@@ -130,9 +144,9 @@ class _Board:
         work = self.share[spec] * (epoch - self.reached.get(spec, epoch - 1))
         self.reached[spec] = epoch
         self.done += work
-        self.bar.update(work)
+        self.bar.update(min(work, self.bar.total - self.bar.n))
         self.finished += epoch == spec.epochs
-        self.bar.set_postfix_str(f" {self.finished}/{self.runs} runs, {spec.key[:-9]} {accuracy:.3f}")
+        self.bar.set_postfix_str(f"{self.finished}/{self.runs} runs, {spec.key[:-9]} {accuracy:.3f}")
         if epoch == spec.epochs and self.bar.disable:
             print(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self._left()}", flush=True)
 
