@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from creditaudit import claims, paths
+from creditaudit import claims, paths, records
 from creditaudit.claimspec import (
     ClaimsError,
     depth_of,
@@ -202,10 +202,13 @@ def test_exact_verdicts(tmp_path):
     path = tmp_path / "paper" / "identity.json"
     row = {"block_ratio": [0.1] * 4, "deviation": 0.2, "cosine": 0.98}
     assert judge(tmp_path, ROW, []).verdict == "inconclusive"
-    path.write_text(json.dumps({"d256_L4": {"42": row}}))
+    records.write_checked(path, {"d256_L4": {"42": row}})
     assert judge(tmp_path, ROW, []).verdict == "reproduced"
-    path.write_text(json.dumps({"d256_L4": {"42": row | {"deviation": 0.2003}}}))
+    records.write_checked(path, {"d256_L4": {"42": row | {"deviation": 0.2003}}})
     assert judge(tmp_path, ROW, []).verdict == "contradicted"
+    path.write_text(path.read_text().replace("0.2003", "0.2"))
+    with pytest.raises(records.RecordError, match="checksum"):
+        judge(tmp_path, ROW, [])
 
 
 def test_norms_are_compared_in_decades(tmp_path):

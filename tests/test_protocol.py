@@ -5,6 +5,7 @@ import json
 import pytest
 
 from creditaudit import collect, cost, params, paths, protocol
+from creditaudit.claims import STUDY_SEEDS
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
 from tests.factories import as_record
@@ -21,19 +22,19 @@ def specs(section: str, set_name: str, profile: str) -> list[RunSpec]:
 def test_the_paper_ladder_is_the_72_runs_of_the_study():
     both = [spec for name in ("d256_L4", "d512_L2") for spec in specs("depth_ladder", name, "paper")]
     assert len(set(both)) == len(both) == 72
-    assert {spec.epochs for spec in both} == {100} and {spec.seed for spec in both} == set(protocol.SEEDS)
+    assert {spec.epochs for spec in both} == {100} and {spec.seed for spec in both} == set(STUDY_SEEDS)
 
 
 def test_the_top_and_bottom_rung_are_the_audits_own_runs():
-    ladder = protocol.depth_ladder(METHODS, protocol.SEEDS, width=256, depth=4)
-    audit = protocol.audit(METHODS, protocol.SEEDS, width=256, depth=4)
+    ladder = protocol.depth_ladder(METHODS, STUDY_SEEDS, width=256, depth=4)
+    audit = protocol.audit(METHODS, STUDY_SEEDS, width=256, depth=4)
     assert len(audit) == 18 and set(audit) <= set(ladder)
     assert set(specs("audit", "d256_L4", "paper")) >= set(audit)
 
 
 def test_penalty_rescue_has_its_controls():
     runs = set(specs("penalty_rescue", "d256_L4", "paper"))
-    for seed in protocol.SEEDS:
+    for seed in STUDY_SEEDS:
         same = {"seed": seed, "epochs": 30}
         for method in METHODS:
             assert RunSpec(method=method, k=0, **same) in runs

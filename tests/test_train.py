@@ -99,6 +99,14 @@ def test_a_changed_number_is_refused(tmp_path):
     assert store.get(spec).final["test_accuracy"] == body["final"]["test_accuracy"]
 
 
+def test_a_record_under_another_name_is_refused(tmp_path):
+    store, spec, other = Store(tmp_path), RunSpec(method="dfa", **TINY), RunSpec(method="fa", **TINY)
+    train.run(spec, store)
+    store.path(other).write_text(store.path(spec).read_text())
+    with pytest.raises(RecordError, match="renamed or copied"):
+        store.get(other)
+
+
 def test_a_cut_record_is_refused(tmp_path):
     store, spec = Store(tmp_path), RunSpec(method="dfa", **TINY)
     train.run(spec, store)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
+        if hasattr(options, "profile"):
+            _check_profile(options.profile)
         return _VERBS[options.verb](options) or 0
     except _known_errors() as error:
         print(f"{type(error).__name__}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
@@ -16,6 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; nothing that was finished is lost, the same command goes on", file=sys.stderr)
         return 130
+
+
+def _check_profile(name: str) -> None:
+    from creditaudit import params
+
+    params.profile_entry(name)
 
 
 def _known_errors() -> tuple[type[Exception], ...]:
@@ -46,6 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 _WHAT = ("profile", "section", "set")
 _HOW = ("jobs", "device", "dry")
 _HELP = {
@@ -62,11 +76,21 @@ _FLAGS = {
     "profile": (("--profile",), {"default": "quick", "help": "smoke, quick (default) or paper"}),
     "section": (("--section",), {"help": "one notebook only, e.g. depth_ladder"}),
     "set": (("--set",), {"help": "one parameter set only, e.g. d512_L2"}),
-    "jobs": (("--jobs",), {"type": int, "default": os.cpu_count(), "help": "worker processes (default: one per core)"}),
-    "device": (("--device",), {"default": "cpu", "help": "cpu (default), or cuda: stacked runs, not tested on a GPU"}),
+    "jobs": (
+        ("--jobs",),
+        {"type": _positive, "default": os.cpu_count(), "help": "worker processes (default: one per core)"},
+    ),
+    "device": (
+        ("--device",),
+        {
+            "default": "cpu",
+            "choices": ["cpu", "cuda"],
+            "help": "cpu (default), or cuda: stacked runs, not tested on a GPU",
+        },
+    ),
     "dry": (("--dry-run",), {"action": "store_true", "help": "list what would be trained, with its cost"}),
     "strict": (("--strict",), {"action": "store_true", "help": "fail on a contradicted claim without explanation"}),
-    "n": (("-n",), {"type": int, "default": 3, "help": "how many runs (default 3)"}),
+    "n": (("-n",), {"type": _positive, "default": 3, "help": "how many runs (default 3)"}),
 }
 
 

@@ -33,7 +33,7 @@ from creditaudit.claimspec import (
     statements,
 )
 from creditaudit.metrics import METRICS, read, scaled
-from creditaudit.records import Record, Store, write_atomically
+from creditaudit.records import Record, Store, read_checked, write_atomically
 from creditaudit.report import Summary, print_table, summary, table
 from creditaudit.verdicts import Verdict
 
@@ -85,7 +85,7 @@ class Evidence:
                 run = (spec.method, spec.width, spec.depth, spec.k, spec.penalty, spec.epochs)
                 self.runs[run][spec.seed] = record
         path = store.folder.parent / "identity.json"
-        self.identity = json.loads(path.read_text()) if path.exists() else {}
+        self.identity = read_checked(path) if path.exists() else {}
 
     def seeds(self, quantity: Quantity, setting: Setting, epochs: int) -> dict[int, Record]:
         k = depth_of(quantity.k, setting)

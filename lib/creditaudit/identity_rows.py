@@ -6,7 +6,6 @@ is never taken for the study's.
 """
 
 import fcntl
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from creditaudit import data as pictures
 from creditaudit import identity, paths
 from creditaudit.engine import initialised
-from creditaudit.records import write_atomically
+from creditaudit.records import read_checked, write_checked
 from creditaudit.spec import RunSpec
 
 Rows = dict[int, dict[str, Any]]
@@ -66,7 +65,7 @@ def _measured(width: int, depth: int, seed: int, data: str) -> dict[str, Any]:
 
 
 def _stored(path: Path) -> dict[str, dict[str, Any]]:
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_checked(path) if path.exists() else {}
 
 
 def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
@@ -77,5 +76,5 @@ def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         content = _stored(path)
         content[key] = content.get(key, {}) | new
-        write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+        write_checked(path, content)
     lock.unlink(missing_ok=True)

@@ -66,7 +66,9 @@ def execute(
     notebook = _run(section, values, target, timeout)
     identity = {"section": section, "set": set_name, "profile": profile, "parameters": values}
     write_atomically(target, nbformat.writes(canonical(notebook, identity)) + "\n")
-    stamps.remember(target, stamp)
+    shared = [paths.profile_dir(profile) / "identity.json"] if section == "identity_check" else []
+    stamps.remember(target, stamp, _by_products(section, set_name, profile), shared)
+    _failed_path(target).unlink(missing_ok=True)
     print(f"{target.stem}: executed in {time.monotonic() - started:.1f} s")
     return target
 
@@ -127,7 +129,7 @@ def _defect(notebook: NotebookNode) -> str | None:
 
 def _keep(notebook: NotebookNode, target: Path, problem: str) -> str:
     """Move the remains aside, forget an older success, and describe what happened."""
-    kept = target.parent / "failed" / target.name
+    kept = _failed_path(target)
     write_atomically(kept, nbformat.writes(notebook))
     target.unlink(missing_ok=True)
     stamps.forget(target)
@@ -202,6 +204,17 @@ def _kernel_environment() -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _failed_path(target: Path) -> Path:
+    return target.parent / "failed" / target.name
+
+
+def _by_products(section: str, set_name: str, profile: str) -> list[Path]:
+    """The tables and figures a notebook writes bear its name (and that of its set, where it has several)."""
+    name = section if set_name == params.DEFAULT_SET else f"{section}--{set_name}"
+    found = (paths.profile_dir(profile) / kind for kind in ("tables", "figures"))
+    return sorted(path for folder in found for path in folder.glob(f"{name}*"))
 
 
 def _default_inputs(profile: str) -> list[Path]:

@@ -102,6 +102,12 @@ def reach(profile: str, ladder: Runs) -> str:
             "**This profile proves nothing.** It trains tiny networks on a few hundred pictures to show that the "
             "machinery runs; every claim about trained networks is therefore inconclusive."
         )
+    if ladder.missing:
+        return (
+            f"**Unfinished: {len(ladder.records)} of the {len(ladder.specs)} runs of the first ladder are there, "
+            f"{len(ladder.seeds)} of {seeds} seeds.** A claim is decided once its runs are; until then it is "
+            f"inconclusive and says what is missing. `{collect.resume_command(profile)}` goes on from here."
+        )
     if profile == "paper":
         return (
             f"These are the study's own shapes, {seeds} seeds and {epochs} epochs (fewer for the penalty): every "
@@ -138,7 +144,8 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     ladder_wall = sum(record.provenance["wall_seconds"] for record in runs.values()) / 3600
     return (
         f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
-        f"{ladder_wall / WORKERS:.3g} hours of wall time with {WORKERS} workers on a machine shared with other work; "
+        f"{ladder_core / WORKERS:.3g} hours for {WORKERS} workers on a core each ({ladder_wall / WORKERS:.3g} hours "
+        "of wall time here, on a machine shared with other work); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(everything.records)} records of this profile together: "
         f"{everything.core_hours():.3g} core-hours."
     )

@@ -86,6 +86,17 @@ def parameters(section: str, set_name: str, profile: str) -> dict[str, Any]:
     return merged | validate(section, _profile_overrides(section, set_name, profile), paths.PARAMS / "profiles.yaml")
 
 
+def profile_entry(profile: str) -> dict[str, Any]:
+    """What a profile changes; a misspelt name in any profile is refused, not only in the one asked for."""
+    path = paths.PARAMS / "profiles.yaml"
+    profiles = _mapping(path)
+    if profile not in profiles:
+        raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{_nearest(profile, profiles)}")
+    for entry in profiles.values():
+        _known_profile_names(entry or {}, path)
+    return profiles[profile] or {}
+
+
 def _set_overrides(section: str, set_name: str) -> dict[str, Any]:
     path = paths.PARAMS / section / f"{set_name}.yaml"
     if path.exists():
@@ -96,13 +107,7 @@ def _set_overrides(section: str, set_name: str) -> dict[str, Any]:
 
 
 def _profile_overrides(section: str, set_name: str, profile: str) -> dict[str, Any]:
-    path = paths.PARAMS / "profiles.yaml"
-    profiles = _mapping(path)
-    if profile not in profiles:
-        raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{_nearest(profile, profiles)}")
-    entry = profiles[profile] or {}
-    _known_profile_names(entry, path)
-    here = defaults(section)
+    entry, here = profile_entry(profile), defaults(section)
     common = {name: value for name, value in entry.items() if name in here}
     return common | (entry.get(section) or {}) | (entry.get(f"{section}/{set_name}") or {})
 
@@ -127,7 +132,11 @@ def _assignment(node: ast.stmt, path: Path) -> tuple[str, tuple[Any, Any]]:
         raise ParameterError(f"{paths.shown(path)}: {target.id} = {ast.unparse(node.value)} is not a literal") from None
     if isinstance(node, ast.Assign):
         return target.id, (_inferred(value), value)
-    declared_type = eval(ast.unparse(node.annotation), {"__builtins__": {}}, _TYPES)
+    try:
+        declared_type = eval(ast.unparse(node.annotation), {"__builtins__": {}}, _TYPES)
+    except (NameError, TypeError):
+        wrong = ast.unparse(node.annotation)
+        raise ParameterError(f"{paths.shown(path)}: {target.id} has the unknown type {wrong!r}") from None
     return target.id, (declared_type, _checked(target.id, declared_type, value, paths.shown(path)))
 
 
@@ -153,9 +162,11 @@ def _checked(name: str, declared_type: Any, value: Any, file: str) -> Any:
 
 def _in_range(name: str, value: Any, file: str) -> None:
     """A parameter named like a field of the spec (or its plural) must be a value that field can take."""
+    if isinstance(value, list) and (not value or len({str(item) for item in value}) < len(value)):
+        raise ParameterError(f"{file}: {name} = {value!r} must have at least one entry, and none twice")
     singular = name[:-3] + "y" if name.endswith("ies") else name.removesuffix("s")
-    fields = RunSpec.model_fields
-    field = fields.get(name) or fields.get(singular)
+    fields = RunSpec.model_fields | {"rescue": RunSpec.model_fields["penalty"]}
+    field = fields.get(name) or fields.get(singular) or fields.get(name.split("_")[-1])  # long_epochs: epochs
     if field is None or value is None:
         return
     adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)

@@ -68,7 +68,8 @@ def run_notebooks(profile: str, pairs: Chosen) -> None:
 
 def overview(profile: str) -> None:
     everything = [path for pair in chosen() for path in _read_by(pair, profile)]
-    shown = [paths.profile_dir(profile) / "claims.json", paths.PARAMS / "explanations.yaml"]
+    folder = paths.profile_dir(profile)
+    shown = [folder / "claims.json", folder / "identity.json", paths.PARAMS / "explanations.yaml"]
     notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=everything + shown)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from creditaudit.spec import RunSpec
 
-SEEDS = (42, 123, 456)
-
 
 def depth_ladder(methods: Sequence[str], seeds: Sequence[int], **shape: Any) -> list[RunSpec]:
     """Accuracy against k: every method trains its last k = 0..L blocks."""

@@ -37,7 +37,7 @@ class Record:
     provenance: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        body = {
+        return {
             "key": self.spec.key,
             "recipe": RECIPE,
             "spec": self.spec.model_dump(),
@@ -45,7 +45,6 @@ class Record:
             "final": self.final,
             "provenance": self.provenance,
         }
-        return body | {"sha256": checksum(body)}
 
 
 def checksum(body: dict[str, Any]) -> str:
@@ -77,23 +76,38 @@ class Store:
 
     def save(self, record: Record) -> Path:
         path = self.path(record.spec)
-        write_atomically(path, json.dumps(record.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
+        write_checked(path, record.to_json())
         return path
 
 
 def load(path: Path) -> Record:
-    """Read one record, refusing one that was edited, cut short or made by another recipe."""
-    where = paths.shown(path)
+    """Read one record, refusing one that was edited, cut short, renamed or made by another recipe."""
+    body, where = read_checked(path), paths.shown(path)
     remedy = f"delete {where} to have the run trained again"
+    if body["recipe"] != RECIPE:
+        raise RecordError(f"{where} was made by recipe {body['recipe']}, this is recipe {RECIPE}; {remedy}")
+    spec = RunSpec(**body["spec"])
+    if not spec.key == body["key"] == path.stem:
+        raise RecordError(f"{where} holds the run {spec.key}: it was renamed or copied over another; {remedy}")
+    return Record(spec, body["epochs"], body["final"], body["provenance"])
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """A JSON object that carries its own checksum; the checksum itself is left out of what is returned."""
+    where = paths.shown(path)
+    remedy = f"delete {where} to have it made again"
     try:
         body = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise RecordError(f"{where} is not valid JSON ({error}); {remedy}") from None
-    if body.get("sha256") != checksum(body):
+    if not isinstance(body, dict) or body.pop("sha256", None) != checksum(body):
         raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand; {remedy}")
-    if body["recipe"] != RECIPE:
-        raise RecordError(f"{where} was made by recipe {body['recipe']}, this is recipe {RECIPE}; {remedy}")
-    return Record(RunSpec(**body["spec"]), body["epochs"], body["final"], body["provenance"])
+    return body
+
+
+def write_checked(path: Path, body: dict[str, Any]) -> None:
+    text = json.dumps(body | {"sha256": checksum(body)}, indent=1, sort_keys=True, allow_nan=False)
+    write_atomically(path, text + "\n")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,22 @@ def stamp(files: Iterable[Path], *settings: Any) -> str:
 
 
 def is_current(target: Path, inputs: str) -> bool:
-    """Whether the file exists, came from these inputs and was not touched since."""
+    """Whether the file and its by-products exist, came from these inputs and were not touched since."""
     beside = sidecar(target)
     if not (target.exists() and beside.exists()):
         return False
-    return json.loads(beside.read_text()) == {"inputs": inputs, "output": sha256(target)}
+    noted = json.loads(beside.read_text())
+    made = {target.parent / name: content for name, content in noted["made"].items()}
+    return noted["inputs"] == inputs and all(
+        path.exists() and content in (None, sha256(path)) for path, content in made.items()
+    )
 
 
-def remember(target: Path, inputs: str) -> None:
-    write_atomically(sidecar(target), json.dumps({"inputs": inputs, "output": sha256(target)}) + "\n")
+def remember(target: Path, inputs: str, by_products: Iterable[Path] = (), shared: Iterable[Path] = ()) -> None:
+    """`shared` by-products must exist, but others may add to them."""
+    made = {os.path.relpath(path, target.parent): sha256(path) for path in (target, *by_products)}
+    made |= {os.path.relpath(path, target.parent): None for path in shared}
+    write_atomically(sidecar(target), json.dumps({"inputs": inputs, "made": made}, indent=1, sort_keys=True) + "\n")
 
 
 def forget(target: Path) -> None:

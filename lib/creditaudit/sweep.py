@@ -48,11 +48,12 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
     listener.start()
     try:
         with _ctrl_c_ignored():
-            waiting = {pool.submit(_train_one, spec, store.folder.parent) for spec in missing}
+            running = {pool.submit(_train_one, spec, store.folder.parent): spec for spec in missing}
+        waiting = set(running)
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                future.result()
+                board.finish(running[future], future.result())
         pool.shutdown()
     except BaseException as error:
         _stop(pool)
@@ -60,7 +61,8 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
             left = len(store.missing(missing))
             raise Interrupted(
                 f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
-                "the same command goes on from their last checkpoints"
+                "the same command goes on, each from its last checkpoint "
+                f"(at most {train.CHECKPOINT_SECONDS:.0f} s or one epoch of each is lost)"
             ) from None
         raise
     finally:
@@ -77,7 +79,8 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int
         stacks[spec.but(seed=0, penalty=0.0)].append(spec)
     for alike in stacks.values():
         for start in range(0, len(alike), STACKED):
-            train.run_stack(alike[start : start + STACKED], store, board.note, device)
+            for record in train.run_stack(alike[start : start + STACKED], store, board.note, device):
+                board.finish(record.spec, record.final["test_accuracy"])
     board.close()
     return len(missing)
 
@@ -108,14 +111,16 @@ def _start_worker(reports: "multiprocessing.Queue") -> None:
     provenance()  # now, while the code on disk is the code in memory
 
 
-def _train_one(spec: RunSpec, profile_dir: Path) -> None:
+def _train_one(spec: RunSpec, profile_dir: Path) -> float:
+    """Returns the run's accuracy, once its record is saved."""
+
     def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
         if not multiprocessing.parent_process().is_alive():
             os._exit(1)  # the campaign was killed: do not train on as an orphan
         _reports.put((spec, epoch, accuracy))
 
     try:
-        train.run(spec, Store(profile_dir), report)
+        return train.run(spec, Store(profile_dir), report).final["test_accuracy"]
     except Exception as error:
         raise RuntimeError(f"run {spec.key} failed: {error}") from error
 
@@ -145,9 +150,12 @@ class _Board:
         self.reached[spec] = epoch
         self.done += work
         self.bar.update(min(work, self.bar.total - self.bar.n))
-        self.finished += epoch == spec.epochs
         self.bar.set_postfix_str(f"{self.finished}/{self.runs} runs, {spec.key[:-9]} {accuracy:.3f}")
-        if epoch == spec.epochs and self.bar.disable:
+
+    def finish(self, spec: RunSpec, accuracy: float) -> None:
+        """Its record exists."""
+        self.finished += 1
+        if self.bar.disable:
             print(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self._left()}", flush=True)
 
     def _left(self) -> str:
