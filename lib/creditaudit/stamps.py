@@ -23,9 +23,11 @@ def is_current(target: Path, inputs: str) -> bool:
     if not (target.exists() and beside.exists()):
         return False
     noted = json.loads(beside.read_text())
-    made = {target.parent / name: content for name, content in noted["made"].items()}
-    return noted["inputs"] == inputs and all(
-        path.exists() and content in (None, sha256(path)) for path, content in made.items()
+    made = {target.parent / name: content for name, content in noted.get("made", {}).items()}
+    return (
+        bool(made)
+        and noted["inputs"] == inputs
+        and all(path.exists() and content in (None, sha256(path)) for path, content in made.items())
     )
 
 
