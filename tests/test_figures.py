@@ -5,6 +5,7 @@ import pytest
 
 from creditaudit import claims, figures, findings, identity_rows, overview, paths, protocol, style, tables
 from creditaudit.collect import Runs
+from creditaudit.explanations import Entry, Explanation
 from creditaudit.records import Store
 from tests.factories import as_record
 from tests.test_tables import ladder
@@ -97,7 +98,7 @@ def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
     total = overview.summary_table(results).iloc[-1]
     assert total.claims == len(claims.load_claims()) == total.reproduced + total.contradicted + total.inconclusive
     assert sum(len(group) for group in overview.claim_tables(results).values()) == total.claims
-    assert "No claim is contradicted." in overview.contradictions(results)
+    assert "No claim is contradicted." in overview.contradictions("smoke", results)
     assert len(findings.verdicts("paper", "depth_ladder", "d512_L2")) == 16
 
 
@@ -112,9 +113,11 @@ def test_a_contradiction_is_told_with_its_explanation(monkeypatch):
     result = claims.Result(
         claim.id, claim.statement, claim.kind, claim.expected, claim.margin, 0.2, None, 3, "contradicted", "", "", claim
     )
-    known = claims.Explanation(text="The draw order differs.", records=["identity"])
+    known = Explanation(
+        entry=Entry(claims=[claim.id], text="The draw order differs.", records=["identity"]), settings={}
+    )
     monkeypatch.setattr(overview, "load_explanations", lambda _: {})
-    assert "Not explained yet." in overview.contradictions([result])
+    assert "Not explained yet." in overview.contradictions("smoke", [result])
     monkeypatch.setattr(overview, "load_explanations", lambda _: {claim.id: known})
-    text = overview.contradictions([result, result])
+    text = overview.contradictions("smoke", [result, result])
     assert text.count(f"`{claim.id}`") == 2 and text.count("The draw order differs. Evidence: `identity`.") == 1

@@ -10,7 +10,6 @@ minus published for an equivalence, of the effect for an effect, of each inequal
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -18,32 +17,19 @@ from typing import Any
 import numpy as np
 
 from creditaudit import paths, verdicts
-from creditaudit.claimspec import (
-    Claim,
-    ClaimsError,
-    Explanation,
-    Quantity,
-    Setting,
-    Statement,
-    depth_of,
-    load_claims,
-    load_explanations,
-    quantities,
-    rungs,
-    statements,
-)
-from creditaudit.metrics import METRICS, read, scaled
-from creditaudit.records import Record, Store, read_checked, write_atomically
+from creditaudit.claimspec import Claim, ClaimsError, Setting, Statement, load_claims, quantities, rungs, statements
+from creditaudit.evidence import Evidence, Undecidable, natural
+from creditaudit.explanations import load_explanations, unexplained
+from creditaudit.metrics import METRICS, scaled
+from creditaudit.records import Store, write_atomically
 from creditaudit.report import Summary, print_table, summary, table
 from creditaudit.verdicts import Verdict
 
 __all__ = [
-    "Claim", "ClaimsError", "Explanation", "Result", "Summary", "check", "load_claims", "load_explanations",
-    "print_table", "run", "summary", "table", "unexplained",
+    "Claim", "ClaimsError", "Result", "Summary", "check", "load_claims", "print_table", "run", "summary", "table",
 ]  # fmt: skip
 
 STUDY_SEEDS = (42, 123, 456)
-RUN_FIELDS = {"method", "width", "depth", "k", "penalty", "epochs", "seed"}
 
 
 @dataclass(frozen=True)
@@ -67,46 +53,6 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         names = [item.name for item in fields(self) if item.name not in ("claim", "spread")]
         return {name: _rounded(getattr(self, name)) for name in names}
-
-
-class Undecidable(Exception):
-    """The records cannot speak to a claim; the message is the reason."""
-
-
-class Evidence:
-    """The records of a profile, by what the study varies; runs that change anything else are no evidence."""
-
-    def __init__(self, store: Store, profile: str) -> None:
-        self.profile = profile
-        self.runs: dict[tuple, dict[int, Record]] = defaultdict(dict)
-        for record in store.all():
-            spec = record.spec
-            if set(spec.departures()) <= RUN_FIELDS:
-                run = (spec.method, spec.width, spec.depth, spec.k, spec.penalty, spec.epochs)
-                self.runs[run][spec.seed] = record
-        path = store.folder.parent / "identity.json"
-        self.identity = read_checked(path) if path.exists() else {}
-
-    def seeds(self, quantity: Quantity, setting: Setting, epochs: int) -> dict[int, Record]:
-        k = depth_of(quantity.k, setting)
-        return self.runs.get((quantity.method, setting.width, setting.depth, k, quantity.penalty, epochs), {})
-
-    def shared(self, asked: list[Quantity], setting: Setting, epochs: int | None = None) -> list[int]:
-        """Seeds for which every quantity has its run, at the study's epochs or at the given number."""
-        sets = [set(self.seeds(q, setting, epochs or q.epochs or setting.epochs)) for q in asked]
-        return sorted(set.intersection(*sets))
-
-    def budgets(self) -> list[int]:
-        return sorted({epochs for *_, epochs in self.runs}, reverse=True)
-
-    def value(self, quantity: Quantity, setting: Setting, seed: int, epochs: int | None = None) -> Any:
-        """One quantity of one seed, on the scale on which it is compared."""
-        record = self.seeds(quantity, setting, epochs or quantity.epochs or setting.epochs)[seed]
-        layer = None if quantity.layer is None else depth_of(quantity.layer, setting)
-        value = scaled(METRICS[quantity.metric], read(quantity.metric, record, layer))
-        if value is None:
-            raise Undecidable(f"{quantity.metric} is undefined in {record.spec.key}")
-        return value
 
 
 def check(claims: Iterable[Claim], store: Store, profile: str) -> list[Result]:
@@ -157,7 +103,7 @@ def _equivalence(claim: Claim, evidence: Evidence) -> Result:
     if verdict == "inconclusive":
         needs = [verdicts.seeds_to_decide(d, abs(claim.margin - abs(d.mean)), alpha) for d in differences]
         reason = verdicts.power_note(needs)
-    observed = [_natural(mean, quantity) for mean in rows.mean(axis=0)]
+    observed = [natural(mean, quantity) for mean in rows.mean(axis=0)]
     if isinstance(claim.expected, list):
         return _result(claim, observed, ci, len(seeds), verdict, reason)
     return _result(claim, observed[0], ci[0], len(seeds), verdict, reason, differences[0].spread)
@@ -174,7 +120,7 @@ def _effect(claim: Claim, evidence: Evidence) -> Result:
     reason = ""
     if verdict == "inconclusive":
         reason = verdicts.power_note([verdicts.seeds_to_decide(signed, abs(signed.mean), alpha)])
-    observed, ci = _natural(estimate.mean, claim.quantity), list(estimate.bounds(alpha))
+    observed, ci = natural(estimate.mean, claim.quantity), list(estimate.bounds(alpha))
     return _result(claim, observed, ci, len(seeds), verdict, reason, estimate.spread)
 
 
@@ -198,10 +144,10 @@ def _shape(claim: Claim, evidence: Evidence) -> Result:
         needs = [verdicts.seeds_to_decide(s, abs(s.mean), setting.alpha) for s in undecided]
         notes.append(verdicts.power_note(needs))
     if claim.form == "all":
-        observed = [_natural(e.mean, line.quantity) for e, line in zip(estimates, lines, strict=True)]
+        observed = [natural(e.mean, line.quantity) for e, line in zip(estimates, lines, strict=True)]
     else:
         means = [np.mean([evidence.value(q, setting, seed, epochs) for seed in seeds]) for q in rungs(claim)]
-        observed = [_natural(mean, claim.quantity) for mean in means]
+        observed = [natural(mean, claim.quantity) for mean in means]
     ci = [list(estimate.bounds(setting.alpha)) for estimate in estimates]
     return _result(claim, observed, ci, len(seeds), verdict, ", ".join(notes))
 
@@ -260,10 +206,6 @@ def _noise(statement: Statement, setting: Setting) -> float | None:
     return None if len(known) < len(sides) or None in known else math.hypot(*known)
 
 
-def _natural(value: float, quantity: Quantity) -> float:
-    return 10.0 ** float(value) if quantity.log else float(value)
-
-
 def _result(
     claim: Claim, observed: Any, ci: Any, n: int, verdict: Verdict, reason: str, spread: float | None = None
 ) -> Result:
@@ -279,25 +221,6 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def unexplained(results: Iterable[Result], explanations: dict[str, Explanation]) -> list[str]:
-    """One sentence per contradicted claim without an explanation that points to existing records."""
-    problems = []
-    for result in results:
-        if result.verdict != "contradicted":
-            continue
-        if result.id not in explanations:
-            problems.append(f"{result.id} is contradicted and has no entry in params/explanations.yaml")
-            continue
-        lost = [key for key in explanations[result.id].records if not _exists(key)]
-        problems += [f"{result.id} is explained by record {key!r}, which does not exist" for key in lost]
-    return problems
-
-
-def _exists(key: str) -> bool:
-    """A run's key, or `identity` for the check without training; of whichever profile."""
-    return any(paths.OUTPUTS.glob(f"*/runs/{key}.json")) or any(paths.OUTPUTS.glob(f"*/{key}.json"))
-
-
 def run(profile: str, strict: bool = False) -> int:
     """Check every claim, write claims.json, print the table; the exit code of `make claims`."""
     claims = load_claims()
@@ -307,7 +230,8 @@ def run(profile: str, strict: bool = False) -> int:
     lines = json.dumps([result.to_json() for result in results], indent=1, sort_keys=True, allow_nan=False)
     write_atomically(folder / "claims.json", lines + "\n")
     print_table(results)
-    problems = unexplained(results, explanations) if strict else []
+    contradicted = [result.id for result in results if result.verdict == "contradicted"]
+    problems = unexplained(contradicted, explanations, Evidence(Store(folder), profile)) if strict else []
     for problem in problems:
         print(f"STRICT: {problem}")
     return 1 if problems else 0

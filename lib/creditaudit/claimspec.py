@@ -230,24 +230,3 @@ def _fields_at(location: tuple) -> list[str]:
 def nearest(name: str, known: Any) -> str:
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(known)}"
-
-
-class Explanation(Strict):
-    """Why a claim is contradicted, with the runs that show it."""
-
-    text: str = Field(min_length=1)
-    records: list[str] = Field(min_length=1)
-
-
-def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str, Explanation]:
-    """claim id -> explanation; an id that no claim has is an error."""
-    path = path or paths.PARAMS / "explanations.yaml"
-    entries = (yaml.safe_load(path.read_text()) if path.exists() else None) or {}
-    known = [claim.id for claim in claims]
-    for name in entries:
-        if name not in known:
-            raise ClaimsError(f"{path.name}: no claim {name!r}{nearest(name, known)}")
-    try:
-        return {name: Explanation(**entry) for name, entry in entries.items()}
-    except (ValidationError, TypeError) as error:
-        raise ClaimsError(f"{path.name}: an explanation is {{text: ..., records: [keys]}}; {error}") from None

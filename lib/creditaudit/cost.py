@@ -14,17 +14,24 @@ UNMEASURED_GFLOPS = 90.0  # effective, one core, used until a record tells bette
 
 def step_flops(spec: RunSpec) -> float:
     """Useful floating-point operations of one training step, dense: what a GEMM-only machine would have to do."""
-    block = 2 * spec.batch * spec.width**2
-    embed = 2 * spec.batch * PIXELS * spec.width
-    head = 2 * spec.batch * CLASSES * spec.width
-    forward = embed + 2 * spec.depth * block + head
+    block, embed, head = _products(spec, spec.batch)
     # per trained block: dW1, dW2, and the pull through W2; chained credit costs one GEMM more per block
     backward = embed + 3 * spec.k * block + 2 * head
     if spec.method == "bp":
         backward += spec.depth * block + (spec.depth - spec.k) * block
     elif spec.method == "fa":
         backward += spec.depth * block
-    return forward + backward + _credit_flops(spec, block)
+    return forward_flops(spec, spec.batch) + backward + _credit_flops(spec, block)
+
+
+def forward_flops(spec: RunSpec, pictures: int) -> float:
+    block, embed, head = _products(spec, pictures)
+    return embed + 2 * spec.depth * block + head
+
+
+def _products(spec: RunSpec, pictures: int) -> tuple[int, int, int]:
+    """One matrix product of a block, of the embed, of the head."""
+    return 2 * pictures * spec.width**2, 2 * pictures * PIXELS * spec.width, 2 * pictures * CLASSES * spec.width
 
 
 def _credit_flops(spec: RunSpec, block: float) -> float:

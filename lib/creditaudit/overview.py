@@ -6,10 +6,13 @@ from itertools import groupby
 
 import pandas as pd
 
-from creditaudit import collect, metrics, params
-from creditaudit.claims import Explanation, Result, load_claims, load_explanations
+from creditaudit import collect, metrics, params, paths
+from creditaudit.claims import Result, load_claims
 from creditaudit.collect import Runs
+from creditaudit.evidence import Evidence
+from creditaudit.explanations import load_explanations
 from creditaudit.findings import listed, section_runs
+from creditaudit.records import Store
 from creditaudit.report import VERDICTS, observed, published
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
@@ -75,23 +78,19 @@ def reasons(results: Sequence[Result]) -> str:
     return "\n".join(["Inconclusive, and why:", "", *lines]) if lines else "No claim is inconclusive."
 
 
-def contradictions(results: Sequence[Result]) -> str:
+def contradictions(profile: str, results: Sequence[Result]) -> str:
     """What was claimed, what we saw, and why; claims with one explanation stand together."""
     explanations = load_explanations(load_claims())
+    evidence = Evidence(Store(paths.profile_dir(profile)), profile)
     told: dict[str, list[str]] = {}
     for result in results:
         if result.verdict == "contradicted":
             seen = f"Published: {published(result)}; ours: {observed(result)}."
-            why = _because(explanations.get(result.id))
+            known = explanations.get(result.id)
+            why = known.told(evidence) if known else "Not explained yet."
             told.setdefault(why, []).append(f"- `{result.id}`: {result.statement} {seen}")
     paragraphs = ["\n".join(lines) + f"\n\n{why}" for why, lines in told.items()]
     return "\n\n".join(paragraphs) or "No claim is contradicted."
-
-
-def _because(known: Explanation | None) -> str:
-    if known is None:
-        return "Not explained yet."
-    return f"{known.text.strip()} Evidence: {listed([f'`{key}`' for key in known.records])}."
 
 
 def reach(profile: str, ladder: Runs) -> str:

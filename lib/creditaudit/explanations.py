@@ -1,0 +1,129 @@
+"""Why a claim is contradicted: `params/explanations.yaml`, prose whose every number is read from the records.
+
+An entry explains one or more claims. `{name}` in its text stands for a quantity under `numbers`, written as in
+claims.yaml and taken from the set of the entry's first claim, or from the `set` it names. The runs behind the numbers
+are the evidence.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from string import Formatter
+from typing import Self
+
+import numpy as np
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from creditaudit import paths
+from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, nearest
+from creditaudit.evidence import Evidence, natural
+from creditaudit.report import number
+
+
+class Number(Quantity):
+    """A quantity, of another set than the claim's where `set` says so (as section/set)."""
+
+    set: str | None = None
+
+
+class Entry(Strict):
+    """One paragraph of explanations.yaml."""
+
+    claims: list[str] = Field(min_length=1)
+    text: str = Field(min_length=1)
+    numbers: dict[str, Number] = Field(default_factory=dict)
+    records: list[str] = Field(default_factory=list)  # further evidence: keys of runs, or `identity`
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        named = {name for _, name, _, _ in Formatter().parse(self.text) if name is not None}
+        if odd := sorted(named ^ set(self.numbers)):
+            raise ValueError(f"text and numbers must name the same things, but only one of them has {', '.join(odd)}")
+        if not self.numbers and not self.records:
+            raise ValueError("an explanation needs evidence: numbers, or records")
+        return self
+
+
+class Explanation(Strict):
+    """An entry, with the settings of the sets its numbers come from."""
+
+    entry: Entry
+    settings: dict[str, Setting]
+
+    def told(self, evidence: Evidence) -> str:
+        """The paragraph, its numbers read from the records, and the runs they come from."""
+        numbers = {name: self._number(name, evidence) for name in self.entry.numbers}
+        shown = ", ".join(f"`{key}`" for key in self.records(evidence)) or "no run of this profile"
+        return f"{self.entry.text.strip().format(**numbers)} Evidence: {shown}."
+
+    def records(self, evidence: Evidence) -> list[str]:
+        keys = [record.spec.key for name in self.entry.numbers for record in self._runs(name, evidence).values()]
+        return list(dict.fromkeys(self.entry.records + keys))
+
+    def problems(self, evidence: Evidence) -> list[str]:
+        """What is named as evidence and is not there."""
+        lost = [f"record {key!r}, which does not exist" for key in self.entry.records if not _exists(key)]
+        return lost + [
+            f"{name!r}, of which no run exists" for name in self.entry.numbers if not self._runs(name, evidence)
+        ]
+
+    def _runs(self, name: str, evidence: Evidence) -> dict:
+        quantity, setting = self.entry.numbers[name], self.settings[name]
+        return evidence.seeds(quantity, setting, quantity.epochs or setting.epochs)
+
+    def _number(self, name: str, evidence: Evidence) -> str:
+        """Mean and std over seeds (decades for norms), and n."""
+        quantity, setting = self.entry.numbers[name], self.settings[name]
+        values = [evidence.value(quantity, setting, seed) for seed in sorted(self._runs(name, evidence))]
+        if not values:
+            return "(not run)"
+        mean = number(natural(np.mean(values), quantity))
+        if len(values) == 1:
+            return f"{mean} (n=1)"
+        return f"{mean} ± {np.std(values, ddof=1):.3f}{' dec' if quantity.log else ''} (n={len(values)})"
+
+
+def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str, Explanation]:
+    """claim id -> explanation; an unknown or twice explained claim is an error."""
+    path = path or paths.PARAMS / "explanations.yaml"
+    entries = (yaml.safe_load(path.read_text()) if path.exists() else None) or []
+    found: dict[str, Explanation] = {}
+    for place, raw in enumerate(entries, 1):
+        try:
+            explanation = _settled(Entry(**raw), claims)
+        except (ValidationError, TypeError, ClaimsError) as error:
+            raise ClaimsError(f"{path.name}, entry {place}: {error}") from None
+        for name in explanation.entry.claims:
+            if name in found:
+                raise ClaimsError(f"{path.name}, entry {place}: {name} is explained twice")
+            found[name] = explanation
+    return found
+
+
+def _settled(entry: Entry, claims: list[Claim]) -> Explanation:
+    by_id, by_place = {c.id: c for c in claims}, {c.place: c.setting for c in claims}
+    for name in entry.claims:
+        if name not in by_id:
+            raise ClaimsError(f"no claim {name!r}{nearest(name, by_id)}")
+    home, settings = by_id[entry.claims[0]].place, {}
+    for name, quantity in entry.numbers.items():
+        place = quantity.set or home
+        if place not in by_place:
+            raise ClaimsError(f"number {name!r}: no set {place!r}{nearest(place, by_place)}")
+        settings[name] = by_place[place]
+    return Explanation(entry=entry, settings=settings)
+
+
+def unexplained(contradicted: Iterable[str], known: dict[str, Explanation], evidence: Evidence) -> list[str]:
+    """One sentence per contradicted claim without an explanation that points to existing records."""
+    problems = []
+    for claim in contradicted:
+        if claim not in known:
+            problems.append(f"{claim} is contradicted and has no entry in params/explanations.yaml")
+        else:
+            problems += [f"{claim} is explained by {lost}" for lost in known[claim].problems(evidence)]
+    return problems
+
+
+def _exists(key: str) -> bool:
+    return any(paths.OUTPUTS.glob(f"*/runs/{key}.json")) or any(paths.OUTPUTS.glob(f"*/{key}.json"))
