@@ -10,6 +10,7 @@ from nbformat.v4 import new_code_cell
 from creditaudit import notebooks, params, paths, stamps
 from creditaudit.notebooks import NotebookError
 from creditaudit.params import ParameterError
+from creditaudit.yamlfile import YamlError
 from tests import sample_project
 
 PARAMETERS = """profile: str = "smoke"
@@ -58,13 +59,16 @@ def test_layers_of_parameters(project):
         ("epochs: 0", "epochs = 0: input should be greater than or equal to 1"),
         ("rate: [0.1]", "is not float"),
         ("- rate", "must be a mapping"),
+        ("rate: 0.1\nrate: 0.2", r"params/tiny/a.yaml: not YAML: 'rate' stands here twice .*line 1"),
+        ("rate: [0.1", "params/tiny/a.yaml: not YAML"),
+        ("profile: quick", "profile is the command's to choose"),
     ],
 )
 def test_wrong_parameters_are_refused_before_a_kernel_starts(project, monkeypatch, text, message):
     monkeypatch.setattr(papermill, "execute_notebook", lambda *_, **__: pytest.fail("a kernel was started"))
     section("1")
     written(text)
-    with pytest.raises(ParameterError, match=message.replace("?", r"\?")):
+    with pytest.raises((ParameterError, YamlError), match=message.replace("?", r"\?")):
         notebooks.execute("tiny", "a", "smoke")
 
 

@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _VERBS[options.verb](options) or 0
     except _known_errors() as error:
         print(f"{type(error).__name__}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
-        return 1
+        return getattr(error, "exit_code", 1)
     except KeyboardInterrupt:
         print("stopped; nothing that was finished is lost, the same command goes on", file=sys.stderr)
         return 130
@@ -28,10 +28,11 @@ def _check_profile(name: str) -> None:
 
 def _known_errors() -> tuple[type[Exception], ...]:
     """Mistakes a person can mend get one message; anything else is a bug and shows its traceback."""
-    from creditaudit import chapters, claimspec, fetch, notebooks, params, records, spec, sweep
+    from creditaudit import chapters, claimspec, fetch, notebooks, params, records, spec, sweep, yamlfile
 
     return (
         spec.SpecError,
+        yamlfile.YamlError,
         params.ParameterError,
         claimspec.ClaimsError,
         records.RecordError,

@@ -8,9 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from creditaudit import params, paths
+from creditaudit import params, paths, yamlfile
 from creditaudit.appendix_html import render_html
 from creditaudit.appendix_pdf import render_pdf
 from creditaudit.chapters import VERDICTS, AppendixError, chapters
@@ -68,4 +66,4 @@ def _config() -> dict[str, Any]:
     path = paths.PARAMS / "appendix.yaml"
     if not path.exists():
         raise AppendixError(f"{paths.shown(path)} is missing: it gives the title and the order")
-    return yaml.safe_load(path.read_text())
+    return yamlfile.load(path)

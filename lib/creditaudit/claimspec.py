@@ -7,17 +7,16 @@ and shapes are nothing but lists of statements; `statements(claim)` spells them 
 """
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from creditaudit import paths
+from creditaudit import paths, yamlfile
 from creditaudit.metrics import METRICS
 from creditaudit.spec import Method
+from creditaudit.yamlfile import nearest
 
 Kind = Literal["exact", "equivalence", "effect", "shape"]
 Direction = Literal["above", "below"]
@@ -180,7 +179,7 @@ def quantities(claim: Claim) -> Iterator[Quantity]:
 def load_claims(path: Path | None = None) -> list[Claim]:
     """Every claim of claims.yaml, in its order, or an error that names the first wrong one."""
     path = path or paths.PARAMS / "claims.yaml"
-    head = yaml.safe_load(path.read_text())
+    head = yamlfile.load(path)
     for name in head:
         if name not in HEAD:
             raise ClaimsError(f"{path.name}: unknown field {name!r}{nearest(name, HEAD)}")
@@ -225,8 +224,3 @@ def _fields_at(location: tuple) -> list[str]:
         return [name for name in Claim.model_fields if name not in ("section", "set", "setting")]
     models = {"quantity": Quantity, "minus": Quantity, "setting": Setting}
     return list(models.get(location[-2], Statement).model_fields)
-
-
-def nearest(name: str, known: Any) -> str:
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(known)}"

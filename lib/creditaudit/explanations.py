@@ -11,13 +11,13 @@ from string import Formatter
 from typing import Self
 
 import numpy as np
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from creditaudit import paths
-from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, nearest
+from creditaudit import paths, yamlfile
+from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict
 from creditaudit.evidence import Evidence, natural
 from creditaudit.report import number
+from creditaudit.yamlfile import nearest
 
 
 class Number(Quantity):
@@ -86,7 +86,7 @@ class Explanation(Strict):
 def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str, Explanation]:
     """claim id -> explanation; an unknown or twice explained claim is an error."""
     path = path or paths.PARAMS / "explanations.yaml"
-    entries = (yaml.safe_load(path.read_text()) if path.exists() else None) or []
+    entries = (yamlfile.load(path) if path.exists() else None) or []
     found: dict[str, Explanation] = {}
     for place, raw in enumerate(entries, 1):
         try:

@@ -111,6 +111,11 @@ def _first_d2(record: Record) -> int:
     return first_failure(g_last_by_epoch(record), lambda g: g < D2_FLOOR)
 
 
+def _h_times_g(record: Record) -> float | None:
+    h, g = record.final["h_norm"][-1], record.final["g_norm"][-1]
+    return None if h is None or g is None else h * g
+
+
 def _nudge(record: Record) -> float | None:
     return _mean(record.final["nudge_in"]["0.01"])
 
@@ -134,6 +139,7 @@ METRICS: dict[str, Metric] = {
         log=True,
         layer="state",
     ),
+    "h_times_g": Metric("||h_L|| ||dCE/dh_L||: what a LayerNorm keeps when the scale changes", _h_times_g, log=True),
     "growth": Metric("D1: max over l of median ||h_l+1|| / median ||h_l||", _final("growth"), log=True),
     "growth_peak": Metric("its maximum over epochs", _extreme(max, growth_by_epoch), log=True),
     "g_lowest": Metric("minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True),
@@ -142,6 +148,7 @@ METRICS: dict[str, Metric] = {
     "gamma": Metric("Gamma: cosine with g at the block's input, mean over blocks", _final_mean("gamma_in")),
     "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1)),
     "gamma_at": Metric("Gamma_l", _final_at("gamma_in"), layer="block"),
+    "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _final_mean("gamma_out")),
     "rho": Metric("rho, mean over blocks, float64", _final_mean("rho_in")),
     "rho_deep": Metric("the same without block 0", _final_mean("rho_in", first=1)),
     "nudge": Metric("loss change under a nudge, eta .01, mean over blocks", _nudge),

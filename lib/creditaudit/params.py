@@ -17,17 +17,17 @@ papermill itself only warns about an unknown name, and its reader loses `float |
 
 import ast
 import json
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from creditaudit import paths
+from creditaudit import paths, yamlfile
 from creditaudit.spec import RunSpec
+from creditaudit.yamlfile import nearest
 
+IDENTITY = ("profile", "set_name")  # which execution this is: never set by a file
 DEFAULT_SET = "default"  # the one set that needs no file
 _TYPES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, tuple)} | {"Literal": Literal}
 
@@ -39,7 +39,7 @@ class ParameterError(ValueError):
 def source_path(section: str) -> Path:
     path = paths.NOTEBOOKS / f"{section}.ipynb"
     if not path.exists():
-        raise ParameterError(f"no notebook for section {section!r}{_nearest(section, sections())}")
+        raise ParameterError(f"no notebook for section {section!r}{nearest(section, sections())}")
     return path
 
 
@@ -73,14 +73,14 @@ def validate(section: str, overrides: dict[str, Any], where: Path | None = None)
     file = paths.shown(where or source_path(section))
     for name in overrides:
         if name not in known:
-            raise ParameterError(f"{file}: {section} has no parameter {name!r}{_nearest(name, known)}")
+            raise ParameterError(f"{file}: {section} has no parameter {name!r}{nearest(name, known)}")
     return {name: _checked(name, known[name][0], value, file) for name, value in overrides.items()}
 
 
 def parameters(section: str, set_name: str, profile: str) -> dict[str, Any]:
     """Every parameter of one execution. `profile` and `set_name`, where declared, say which one it is."""
     known = defaults(section)
-    identity = {"profile": profile, "set_name": set_name}
+    identity = dict(zip(IDENTITY, (profile, set_name), strict=True))
     merged = known | {name: value for name, value in identity.items() if name in known}
     merged |= validate(section, _set_overrides(section, set_name), paths.PARAMS / section / f"{set_name}.yaml")
     return merged | validate(section, _profile_overrides(section, set_name, profile), paths.PARAMS / "profiles.yaml")
@@ -91,7 +91,7 @@ def profile_entry(profile: str) -> dict[str, Any]:
     path = paths.PARAMS / "profiles.yaml"
     profiles = _mapping(path)
     if profile not in profiles:
-        raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{_nearest(profile, profiles)}")
+        raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{nearest(profile, profiles)}")
     for entry in profiles.values():
         _known_profile_names(entry or {}, path)
     return profiles[profile] or {}
@@ -100,10 +100,17 @@ def profile_entry(profile: str) -> dict[str, Any]:
 def _set_overrides(section: str, set_name: str) -> dict[str, Any]:
     path = paths.PARAMS / section / f"{set_name}.yaml"
     if path.exists():
-        return _mapping(path)
+        return _without_identity(_mapping(path), path)
     if set_name != DEFAULT_SET:
-        raise ParameterError(f"{section} has no set {set_name!r}{_nearest(set_name, sets(section))}")
+        raise ParameterError(f"{section} has no set {set_name!r}{nearest(set_name, sets(section))}")
     return {}
+
+
+def _without_identity(overrides: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in IDENTITY:
+        if name in overrides:
+            raise ParameterError(f"{paths.shown(path)}: {name} is the command's to choose (PROFILE=, SET=)")
+    return overrides
 
 
 def _profile_overrides(section: str, set_name: str, profile: str) -> dict[str, Any]:
@@ -117,7 +124,7 @@ def _known_profile_names(entry: dict[str, Any], path: Path) -> None:
     names = places | {name for section in sections() for name in defaults(section)}
     for name in entry:
         if name not in names:
-            raise ParameterError(f"{paths.shown(path)}: no notebook declares {name!r}{_nearest(name, names)}")
+            raise ParameterError(f"{paths.shown(path)}: no notebook declares {name!r}{nearest(name, names)}")
 
 
 def _assignment(node: ast.stmt, path: Path) -> tuple[str, tuple[Any, Any]]:
@@ -186,15 +193,7 @@ def _is_number(text: str) -> bool:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text() if path.exists() else "") or {}
-    except yaml.YAMLError as error:
-        raise ParameterError(f"{paths.shown(path)}: not YAML: {' '.join(str(error).split())}") from None
+    content = (yamlfile.load(path) if path.exists() else None) or {}
     if not isinstance(content, dict):
         raise ParameterError(f"{paths.shown(path)}: must be a mapping of names to values")
     return content
-
-
-def _nearest(name: str, known: Any) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(known)) or 'none'}"

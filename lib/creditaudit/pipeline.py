@@ -8,6 +8,7 @@ from pathlib import Path
 from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, readme, stamps, sweep
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
+from creditaudit.yamlfile import nearest
 
 OVERVIEW = "overview"  # read first, executed last: it shows the verdicts on all the others
 
@@ -20,8 +21,8 @@ def chosen(section: str | None = None, set_name: str | None = None) -> Chosen:
         params.source_path(section)  # refuses a misspelt section, naming the nearest
     pairs = [pair for pair in appendix.contents() if section in (None, pair[0]) and set_name in (None, pair[1])]
     if not pairs:
-        known = params.sets(section) if section else sorted({name for _, name in appendix.contents()})
-        raise params.ParameterError(f"{section or 'no section'} has no set {set_name!r}: known are {', '.join(known)}")
+        known = params.sets(section) if section else {name for _, name in appendix.contents()}
+        raise params.ParameterError(f"{section or 'any section'}: no set {set_name!r}{nearest(set_name, known)}")
     return pairs
 
 

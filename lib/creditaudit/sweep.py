@@ -30,6 +30,8 @@ _reports: "multiprocessing.Queue | None" = None  # set in each worker by its ini
 class Interrupted(RuntimeError):
     """The campaign was stopped; what had finished is saved and the rest can be resumed."""
 
+    exit_code = 130  # as a shell reports Ctrl-C
+
 
 def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, device: str = "cpu") -> int:
     """Train what is missing, in the order given; returns how many runs were trained."""
