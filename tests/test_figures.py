@@ -103,9 +103,17 @@ def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
 
 
 def test_a_short_profile_says_what_it_cannot_show():
-    assert "proves nothing" in overview.reach("smoke", CASES["one seed"])
-    short = overview.reach("quick", CASES["one seed"])
+    assert "proves nothing" in overview.reach("smoke", [CASES["one seed"]])
+    short = overview.reach("quick", [CASES["one seed"]])
     assert "1 seed" in short and "DFA still passes D1 and D2" in short
+
+
+def test_a_profile_is_unfinished_until_every_section_is():
+    done, half = CASES["three seeds"], CASES["rungs missing"]
+    assert "every claim can be tested" in overview.reach("paper", [done])
+    text = overview.reach("paper", [done, half])
+    assert text.startswith(f"**Unfinished: {len(half.records)} of {len(half.specs)} runs")
+    assert f"{len(done.specs)} of {len(done.specs)}, " in text and "make train PROFILE=paper" in text
 
 
 def test_a_contradiction_is_told_with_its_explanation(monkeypatch):

@@ -148,12 +148,6 @@ def collect(
     return Runs(wanted, records, profile, section, set_name)
 
 
-def everything(profile: str) -> Runs:
-    """All records of a profile."""
-    records = Store(paths.profile_dir(profile)).all()
-    return Runs([record.spec for record in records], records, profile)
-
-
 def resume_command(profile: str, section: str = "", set_name: str = "") -> str:
     place = (f" SECTION={section}" if section else "") + (f" SET={set_name}" if set_name else "")
     return f"make train PROFILE={profile}{place}"

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pandas as pd
 
-from creditaudit import collect, metrics, params, paths
+from creditaudit import collect, metrics, params, paths, protocol
 from creditaudit.claims import Result, load_claims
 from creditaudit.collect import Runs
 from creditaudit.evidence import Evidence
@@ -22,6 +22,19 @@ WORKERS = 2  # the campaign's processes, one core and one thread each
 def ladders(profile: str) -> dict[str, Runs]:
     """The ladder's runs, set by set."""
     return {name: section_runs("depth_ladder", name, profile) for name in params.sets("depth_ladder")}
+
+
+def sections(profile: str) -> list[Runs]:
+    """The runs of every section and set that trains."""
+    return [section_runs(name, set_name, profile) for name in protocol.SECTIONS for set_name in params.sets(name)]
+
+
+def everything(profile: str) -> Runs:
+    """The runs of all sections, each once."""
+    parts = sections(profile)
+    specs = list(dict.fromkeys(spec for runs in parts for spec in runs.specs))
+    records = list({record.spec: record for runs in parts for record in runs.records}.values())
+    return Runs(specs, records, profile)
 
 
 def claim_table(results: Iterable[Result]) -> pd.DataFrame:
@@ -93,20 +106,17 @@ def contradictions(profile: str, results: Sequence[Result]) -> str:
     return "\n\n".join(paragraphs) or "No claim is contradicted."
 
 
-def reach(profile: str, ladder: Runs) -> str:
-    """What this profile can and cannot show."""
+def reach(profile: str, parts: Sequence[Runs]) -> str:
+    """What this profile can and cannot show; `parts` are its sections, a ladder first."""
+    ladder = parts[0]
     seeds, epochs = len({spec.seed for spec in ladder.specs}), ladder.specs[0].epochs
     if profile == "smoke":
         return (
             "**This profile proves nothing.** It trains tiny networks on a few hundred pictures to show that the "
             "machinery runs; every claim about trained networks is therefore inconclusive."
         )
-    if ladder.missing:
-        return (
-            f"**Unfinished: {len(ladder.records)} of the {len(ladder.specs)} runs of the first ladder are there, "
-            f"{len(ladder.seeds)} of {seeds} seeds.** A claim is decided once its runs are; until then it is "
-            f"inconclusive and says what is missing. `{collect.resume_command(profile)}` goes on from here."
-        )
+    if any(runs.missing for runs in parts):
+        return _unfinished(profile, parts)
     if profile == "paper":
         return (
             f"These are the study's own shapes, {seeds} seeds and {epochs} epochs (fewer for the penalty): every "
@@ -117,6 +127,19 @@ def reach(profile: str, ladder: Runs) -> str:
         "can show shapes that do not depend on the budget (does BP rise with depth, is DFA's best rung the frozen "
         "one), with the published spread standing in for missing seeds. It cannot test any published value, nor what "
         f"needs time to grow: {_grown(ladder)} `make reproduce PROFILE=paper` runs the whole study."
+    )
+
+
+def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
+    asked = {spec for runs in parts for spec in runs.specs}
+    missing = {spec for runs in parts for spec in runs.missing}
+    states = [
+        f"{runs.section.replace('_', ' ')} `{runs.set_name}` {len(runs.records)} of {len(runs.specs)}" for runs in parts
+    ]
+    return (
+        f"**Unfinished: {len(asked) - len(missing)} of {len(asked)} runs are there** ({', '.join(states)}; sections "
+        "share runs). A claim is decided once its runs are; until then it is inconclusive and says what is missing. "
+        f"`{collect.resume_command(profile)}` goes on from here."
     )
 
 
@@ -134,7 +157,7 @@ def _grown(ladder: Runs) -> str:
 
 def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     """Core-hours of everything and of the ladder, beside the study's."""
-    everything = collect.everything(profile)
+    records = Store(paths.profile_dir(profile)).all()
     runs = {record.spec: record for ladder in ladder_sets.values() for record in ladder.records}
     asked = {spec for ladder in ladder_sets.values() for spec in ladder.specs}
     if not runs:
@@ -145,6 +168,6 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
         f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
         f"{ladder_core / WORKERS:.3g} hours for {WORKERS} workers on a core each ({ladder_wall / WORKERS:.3g} hours "
         "of wall time here, on a machine shared with other work); "
-        f"the study reports {STUDY_LADDER} for its 72. All {len(everything.records)} records of this profile together: "
-        f"{everything.core_hours():.3g} core-hours."
+        f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
+        f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
     )
