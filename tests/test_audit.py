@@ -117,6 +117,15 @@ def test_first_failures_are_per_seed_and_counted_from_one():
     assert table["D2 first fails at epoch"].item() == "never"
 
 
+def test_alignment_is_measured_against_credit_that_knows_nothing():
+    """Fresh feedback where a method has it; else one random direction for all samples, 1 / sqrt(d L) = .031 here."""
+    fresh = {"fresh_null": {"mean": 0.0, "std": 0.02, "draws": 8}}
+    aligned, chance = (as_record(method="dfa", gamma=gamma, final=fresh) for gamma in (0.061, 0.059))
+    assert decisions.learns_and_aligns(aligned) and not decisions.learns_and_aligns(chance)
+    aligned, chance = (as_record(method="sb", gamma=gamma) for gamma in (0.095, 0.093))
+    assert decisions.learns_and_aligns(aligned) and not decisions.learns_and_aligns(chance)
+
+
 def test_undefined_numbers_are_named_not_averaged():
     broken = as_record(method="dfa", final={"growth": None, "gamma_in": [None] * 4, "gamma_undefined": [1280] * 4})
     runs = runs_of([broken, as_record(method="dfa", k=0)])

@@ -15,9 +15,6 @@ from creditaudit.metrics import METRICS, read, verdict
 from creditaudit.records import Store
 from tests.factories import as_record
 
-ALPHA = 0.05
-SLACK = 0.015  # four standard errors of a rate of 5 % over the draws below
-DRAWS = 4000
 SEEDS = (42, 123, 456)
 
 
@@ -65,8 +62,10 @@ def test_every_set_has_its_parameters(published):
         assert not folder.is_dir() or (folder / f"{claim.set}.yaml").exists(), claim.place
 
 
-def test_every_metric_is_used_by_a_claim(published):
+def test_every_metric_is_used_by_a_claim_or_an_explanation(published):
     used = {quantity.metric for claim in published for quantity in quantities(claim)}
+    for why in load_explanations(published).values():
+        used |= {number.metric for number in why.entry.numbers.values()}
     assert used == set(METRICS)
 
 
@@ -287,7 +286,7 @@ def test_summary_counts_and_warns_of_luck(tmp_path):
     result = judge(tmp_path, CELL, seeded([0.300, 0.303, 0.305]))
     found = claims.summary([result] * 40)
     assert (found.total, found.reproduced, found.expected_false) == (40, 40, pytest.approx(2.0))
-    assert "2.0 false verdicts" in found.sentence
+    assert "40 of them had the runs for a test" in found.sentence and "about 2.0 of these" in found.sentence
     assert list(claims.table([result])["verdict"]) == ["reproduced"]
 
 
@@ -321,6 +320,9 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
     text = why.told(Evidence(Store(tmp_path / "paper"), "paper"))
     assert text.startswith("It is 0.403 ± 0.003 (n=3) at ") and " dec (n=3)." in text
     assert all(f"`{as_record(**run).spec.key}`" in text for run in runs)
+    broken = as_record(seed=7, accuracy=0.4, final={"h_norm": [1.0] * 4 + [None]})
+    Store(tmp_path / "broken").save(broken)
+    assert "at (undefined)." in why.told(Evidence(Store(tmp_path / "broken"), "broken"))
     assert "(not run)" in why.told(Evidence(Store(tmp_path / "quick"), "quick"))
 
 
@@ -331,6 +333,11 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
         ({"text": "{a} and {b}"}, "only one of them has b"),
         ({"text": "nothing"}, "only one of them has a"),
         ({"text": "so", "numbers": {}}, "needs evidence"),
+        ({"text": "{a:.3f}"}, "without a format"),
+        ({"numbers": {"a": {"metric": "h_norm", "method": "dfa", "layer": 7}}}, "layer 7 is outside"),
+        ({"numbers": {"a": {"metric": "g_norms", "method": "dfa"}}}, "not one number per run"),
+        ({"numbers": {"a": {"metric": "identity_cosine"}}}, "not one number per run"),
+        ({"numbers": {"a": {"metric": "test_accuracy", "method": "dfa", "seed": 42}}}, "takes no seed"),
         ({"numbers": {"a": {"metric": "test_acuracy", "method": "dfa"}}}, "did you mean 'test_accuracy'"),
         ({"numbers": {"a": {"metric": "test_accuracy", "method": "dfa", "set": "audit/d25_L4"}}}, "audit/d256_L4"),
     ],

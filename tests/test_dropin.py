@@ -54,7 +54,12 @@ def test_it_takes_a_model_it_was_not_made_for():
     net = ConvNet()
     x, y = torch.randn(200, 3, 16, 16), torch.randint(0, 10, (200,))
     seen = creditaudit.audit(net, x, y, blocks=list(net.stages), frozen_accuracy=0.5)
-    assert len(seen.h_norm) == 4
+    states = [net.stem(x)]
+    for stage in net.stages:
+        states.append(stage(states[-1]))
+    norms = [h.flatten(1).norm(dim=1).median().item() for h in states]  # the last one before the pooling
+    assert seen.h_norm == pytest.approx(norms, rel=1e-4)
+    assert creditaudit.audit(net, x, y).h_norm == seen.h_norm  # finds the stages, not the layers inside one
     assert seen.d3 is False and "D3" in seen.verdict
     assert net.training and not any(module._forward_pre_hooks for module in net.modules())
 
@@ -70,6 +75,31 @@ def test_an_exploding_stream_fails_d1_and_a_vanishing_reference_d2():
     seen = creditaudit.audit(module, x, y)
     assert seen.verdict == "FAIL(D1+D2)" and seen.g_norm < D2_FLOOR
     assert "FAIL(D1+D2)" in str(seen) and "not measured" in str(seen)
+
+
+class Narrowing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(16, 12), nn.Linear(12, 8)])
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def test_states_of_different_shape_are_refused():
+    with pytest.raises(ValueError, match=r"differ in shape .*blocks="):
+        creditaudit.audit(Narrowing(), torch.randn(8, 16), torch.randint(0, 10, (8,)))
+
+
+def test_a_stream_that_is_not_a_number_fails_d1():
+    module = model.ResMLP(SPEC.width, SPEC.depth)
+    with torch.no_grad():
+        module.blocks[2].w2.weight.fill_(torch.nan)
+    x, y = data.test_tensors(data.load("tiny"))
+    assert "D1" in creditaudit.audit(module, x, y).verdict
 
 
 def test_a_model_without_a_list_of_blocks_asks_for_them():

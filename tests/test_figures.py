@@ -86,7 +86,8 @@ def penalty_runs(after: float, g_after: float = 1e-6) -> Runs:
 
 def test_what_the_penalty_fixes_depends_on_the_records():
     unused = findings.penalty_answer(penalty_runs(0.36), 0.01)
-    assert "repairs D1 and D2" in unused and "depth stays unused" in unused and "+1.0 pp against leaving" in unused
+    assert "repairs D1, the scale and D2, the reference" in unused
+    assert "depth stays unused" in unused and "+1.0 pp against leaving" in unused
     assert "of use again" in findings.penalty_answer(penalty_runs(0.40), 0.01)
     assert "D2 still fails" in findings.penalty_answer(penalty_runs(0.36, g_after=1e-8), 0.01)
 

@@ -2,9 +2,10 @@
 
 import json
 
+import pandas as pd
 import pytest
 
-from creditaudit import collect, cost, params, paths, protocol
+from creditaudit import collect, cost, identity_rows, params, paths, protocol, records, tables
 from creditaudit.claims import STUDY_SEEDS
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
@@ -90,6 +91,17 @@ def test_in_jupyter_a_section_without_records_is_trained_briefly(outputs, monkey
     ((trained, folder),) = asked
     assert [spec.epochs for spec in trained] == [1, 1] and folder == outputs / "interactive" / "runs"
     assert runs.profile == "interactive" and "no finding" in runs.coverage()
+
+
+def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):
+    monkeypatch.delenv("CREDITAUDIT_RUNNER", raising=False)
+    frame, committed = pd.DataFrame({"seed": [1]}), identity_rows.shape_key(8, 2, "tiny")
+    saved = [tables.save(frame, "audit", "d256_L4", "paper")]
+    identity_rows.rows(8, 2, [1], "paper", data="tiny")
+    monkeypatch.setenv("CREDITAUDIT_RUNNER", "1")
+    assert saved[0].is_relative_to(outputs / "interactive") and not (outputs / "paper").exists()
+    identity_rows.rows(8, 2, [2], "paper", data="tiny")
+    assert set(records.read_checked(outputs / "paper" / "identity.json")[committed]) == {"2"}
 
 
 def test_tidy_frames_by_run_epoch_and_layer():

@@ -27,6 +27,7 @@ def ladder(seeds=(42, 123, 456), skip=()) -> Runs:
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setenv(paths.RUNNER, "1")
     return tmp_path
 
 

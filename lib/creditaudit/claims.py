@@ -101,8 +101,7 @@ def _equivalence(claim: Claim, evidence: Evidence) -> Result:
     ci = [list(difference.bounds(alpha)) for difference in differences]
     reason = ""
     if verdict == "inconclusive":
-        needs = [verdicts.seeds_to_decide(d, abs(claim.margin - abs(d.mean)), alpha) for d in differences]
-        reason = verdicts.power_note(needs)
+        reason = verdicts.power_note(differences, [claim.margin - abs(d.mean) for d in differences], alpha)
     observed = [natural(mean, quantity) for mean in rows.mean(axis=0)]
     if isinstance(claim.expected, list):
         return _result(claim, observed, ci, len(seeds), verdict, reason)
@@ -119,7 +118,7 @@ def _effect(claim: Claim, evidence: Evidence) -> Result:
     verdict = verdicts.all_positive([signed], alpha)
     reason = ""
     if verdict == "inconclusive":
-        reason = verdicts.power_note([verdicts.seeds_to_decide(signed, abs(signed.mean), alpha)])
+        reason = verdicts.power_note([signed], [signed.mean], alpha)
     observed, ci = natural(estimate.mean, claim.quantity), list(estimate.bounds(alpha))
     return _result(claim, observed, ci, len(seeds), verdict, reason, estimate.spread)
 
@@ -140,9 +139,7 @@ def _shape(claim: Claim, evidence: Evidence) -> Result:
     notes = [f"at {epochs} epochs"] if epochs else []
     notes += [f"n={len(seeds)}, published spread as noise"] if assumed else []
     if verdict == "inconclusive":
-        undecided = [s for s in signed if s.bounds(setting.alpha)[0] <= 0]
-        needs = [verdicts.seeds_to_decide(s, abs(s.mean), setting.alpha) for s in undecided]
-        notes.append(verdicts.power_note(needs))
+        notes.append(verdicts.power_note(signed, [s.mean for s in signed], setting.alpha))
     if claim.form == "all":
         observed = [natural(e.mean, line.quantity) for e, line in zip(estimates, lines, strict=True)]
     else:

@@ -120,17 +120,11 @@ class Claim(Strict):
         trained = any(METRICS[quantity.metric].source == "run" for quantity in quantities(self))
         if trained == (self.kind == "exact"):
             raise ValueError("kind 'exact' is for quantities without training, and only for those")
-        self._inside_the_network()
-        return self
-
-    def _inside_the_network(self) -> None:
         for quantity in quantities(self):
-            metric = METRICS[quantity.metric]
-            deepest = self.setting.depth - (metric.layer == "block")
-            if isinstance(quantity.layer, int) and not 0 <= quantity.layer <= deepest:
-                raise ValueError(f"layer {quantity.layer} is outside 0..{deepest}")
-            if not 0 <= depth_of(quantity.k, self.setting) <= self.setting.depth:
-                raise ValueError(f"k = {quantity.k} is outside 0..{self.setting.depth}")
+            inside(quantity, self.setting)
+            if quantity.seed is not None and self.kind != "exact":
+                raise ValueError("only an exact claim is about one seed")
+        return self
 
     @property
     def place(self) -> str:
@@ -139,6 +133,15 @@ class Claim(Strict):
 
 def depth_of(value: Depth, setting: Setting) -> int:
     return setting.depth if value == "L" else value
+
+
+def inside(quantity: Quantity, setting: Setting) -> None:
+    """Refuse a layer or a k that a network of this depth does not have."""
+    deepest = setting.depth - (METRICS[quantity.metric].layer == "block")
+    if isinstance(quantity.layer, int) and not 0 <= quantity.layer <= deepest:
+        raise ValueError(f"layer {quantity.layer} is outside 0..{deepest}")
+    if not 0 <= depth_of(quantity.k, setting) <= setting.depth:
+        raise ValueError(f"k = {quantity.k} is outside 0..{setting.depth}")
 
 
 def rungs(claim: Claim) -> list[Quantity]:

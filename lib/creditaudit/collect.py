@@ -9,7 +9,6 @@ Under the notebook runner (`CREDITAUDIT_RUNNER` is set) what is missing is only 
 which no run exists at all is trained first, for `train_epochs` epochs a run, into outputs/interactive.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from creditaudit import metrics, paths, sweep
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
 
-INTERACTIVE = "interactive"
 COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
 NAMED = 6  # missing runs that are listed one by one
 Source = str | tuple[str, Any]
@@ -93,7 +91,7 @@ class Runs:
 
     def coverage(self) -> str:
         """One sentence: how many runs there are, which are missing, and how to get them."""
-        if self.profile == INTERACTIVE:
+        if self.profile == paths.INTERACTIVE:
             budgets = " or ".join(str(epochs) for epochs in sorted({spec.epochs for spec in self.specs}))
             return (
                 f"None of these runs has a record, so each of the {len(self.specs)} was trained here for "
@@ -108,10 +106,10 @@ class Runs:
         else:
             counts = Counter(spec.method.upper() for spec in self.missing)
             lost = ", ".join(f"{count} {name}" for name, count in counts.items())
-        return (
-            f"{len(self.records)} of {len(self.specs)} runs are there; missing: {lost}. "
-            f"`{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
-        )
+        there = f"{len(self.records)} of {len(self.specs)} runs are there; missing: {lost}."
+        if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
+            return f"{there}{warning}"
+        return f"{there} `{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
 
     def seed_note(self) -> str:
         """What an error bar means here: "n = 3 seeds", or that there is none."""
@@ -140,9 +138,9 @@ def collect(
     """The records of these runs; see the module's docstring for what happens when there are none."""
     wanted = list(dict.fromkeys(specs))
     store = Store(paths.profile_dir(profile))
-    if wanted and len(store.missing(wanted)) == len(wanted) and not os.environ.get("CREDITAUDIT_RUNNER"):
+    if wanted and len(store.missing(wanted)) == len(wanted) and paths.at_play():
         wanted = list(dict.fromkeys(spec.but(epochs=min(spec.epochs, train_epochs)) for spec in wanted))
-        store, profile = Store(paths.profile_dir(INTERACTIVE)), INTERACTIVE
+        store, profile = Store(paths.profile_dir(paths.INTERACTIVE)), paths.INTERACTIVE
         sweep.train_all(wanted, store)
     records = [record for spec in wanted if (record := store.get(spec)) is not None]
     return Runs(wanted, records, profile, section, set_name)

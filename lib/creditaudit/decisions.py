@@ -2,7 +2,7 @@
 
 The question is always the same: *does this method's credit make good use of the blocks?* Every criterion answers
 it from one run, with the rule written beside it in words; the table sets the answers side by side. Accuracy
-and cosine are read as they usually are, against chance and against random directions. D1 to D3 are the study's.
+and cosine are read as they usually are, against chance and against credit that knows nothing. D1 to D3 are the study's.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from creditaudit.records import Record
 from creditaudit.spreads import as_table
 
 ABOVE_CHANCE = 2.0  # times chance: what "it learns" usually means
-ABOVE_NULL = 3.0  # standard deviations above random directions: what "it aligns" usually means
+ABOVE_NULL = 3.0  # standard deviations above credit that knows nothing: what "it aligns" usually means
 
 Answer = bool | None  # None: the run that would answer is missing
 Pair = tuple[Record, Record | None]  # a run and its frozen twin (k = 0)
@@ -37,8 +37,18 @@ def learns(record: Record, frozen: Record | None = None) -> bool:
 
 def learns_and_aligns(record: Record, frozen: Record | None = None) -> bool:
     """Gamma as usually reported, averaged over all blocks. An undefined mean is no alignment."""
-    gamma, null = read("gamma", record), record.final["gamma_null"]
-    return learns(record) and gamma is not None and gamma > null["mean"] + ABOVE_NULL * null["std"]
+    gamma = read("gamma", record)
+    return learns(record) and gamma is not None and gamma > ABOVE_NULL * ignorance(record)
+
+
+def ignorance(record: Record) -> float:
+    """Std of Gamma for credit that knows nothing but, like real credit, is alike for all samples.
+
+    Measured with fresh feedback matrices where a method has them. Else one random direction for all samples: 1/sqrt(d)
+    for a block, independent between blocks. (A random direction per *sample* averages out to a far smaller null.)
+    """
+    fresh = (record.final.get("fresh_null") or {}).get("std")
+    return fresh or (record.spec.width * record.spec.depth) ** -0.5
 
 
 def scale_is_stable(record: Record, frozen: Record | None = None) -> bool:
@@ -70,7 +80,8 @@ CRITERIA = (
     ),
     Criterion(
         "accuracy + cosine",
-        f"the same, and $\\Gamma$ over all blocks more than {ABOVE_NULL:g} std above random directions",
+        f"the same, and $\\Gamma$ over all blocks more than {ABOVE_NULL:g} std above credit that knows nothing "
+        "(fresh feedback matrices; $1/\\sqrt{dL}$ where a method has none)",
         learns_and_aligns,
     ),
     Criterion("D1", f"no block grows the stream more than {D1_LIMIT:g}-fold", scale_is_stable),

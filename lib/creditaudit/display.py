@@ -22,12 +22,12 @@ _NUMERIC = re.compile(r"(?:[-+−<>~≈\[\]().,\d\s×±–—%]|[eE](?=[-+−\d]
 
 
 def show_figure(fig: Figure, caption: str, alt: str, name: str | None = None, profile: str | None = None) -> None:
-    """Show a figure and close it; with a name and a profile also save outputs/<profile>/figures/<name>."""
+    """Show a figure and close it; with a name and a profile also save it as figures/<name> among its products."""
     notes = {"caption": _required(caption, "caption", name), "alt": _required(alt, "alt text", name)}
     kind, content = _drawn(fig)
     plt.close(fig)  # or the inline backend would show it a second time
     if name and profile:
-        folder = paths.profile_dir(profile) / "figures"
+        folder = paths.products_dir(profile) / "figures"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.{'svg' if kind == 'image/svg+xml' else 'png'}").write_bytes(content)
     shown: Any = content.decode() if kind == "image/svg+xml" else content

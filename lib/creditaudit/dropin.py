@@ -1,8 +1,10 @@
 """`creditaudit.audit(model, x, y)`: D1, D2 and D3 for anybody's torch model.
 
-The model is run as it is. Forward hooks catch what enters each block (the states h_0 .. h_{L-1}) and what enters the
-first module after the last block (h_L); one backward pass gives the gradient there. Nothing about how the model was
-trained is needed, except for D3: the accuracy of the same model trained with its blocks frozen.
+The model is run as it is. Forward hooks catch what enters each block, the states h_0 .. h_{L-1}. The last state h_L is
+what leaves the last block where the blocks hand on the stream themselves, and what enters the next module where the
+skip is added outside; one backward pass gives the gradient there. All states must be of one shape, else their norms are
+not comparable. Nothing about how the model was trained is needed, except for D3: the accuracy of the same model trained
+with its blocks frozen.
 """
 
 from collections.abc import Sequence
@@ -70,9 +72,9 @@ def audit(
     """D1-D3 of a classifier on test pictures x with labels y.
 
     `blocks` are the modules whose inputs are the states of the stream; by default the longest `nn.ModuleList` or
-    `nn.Sequential` in the model.
+    `nn.Sequential` in the model that is not inside another one.
     """
-    chosen = list(blocks) if blocks is not None else _longest_list(model)
+    chosen = list(blocks) if blocks is not None else _outer_list(model)
     training = model.training
     model.eval()
     try:
@@ -86,7 +88,7 @@ def audit(
     return Audit(
         accuracy=accuracy,
         h_norm=h_norm,
-        growth=max(after / before for before, after in pairwise(h_norm)),
+        growth=torch.tensor([after / before for before, after in pairwise(h_norm)]).max().item(),  # keeps a nan
         g_norm=gradients.median().item(),
         g_norm_per_sample=(gradients * sizes).median().item(),
         gain=None if frozen_accuracy is None else accuracy - frozen_accuracy,
@@ -95,32 +97,53 @@ def audit(
 
 def _examine(model: nn.Module, blocks: list[nn.Module], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, int]:
     """Row norms of h_0..h_L [L+1, n], of g_L [n], and the number of hits."""
-    states: dict[int, Tensor] = {}
-    hooks = [block.register_forward_pre_hook(partial(_catch, states, l)) for l, block in enumerate(blocks)]
+    entering: dict[int, Tensor] = {}
+    leaving: dict[int, Tensor] = {}
+    hooks = [block.register_forward_pre_hook(partial(_catch, entering, l)) for l, block in enumerate(blocks)]
+    hooks += [block.register_forward_hook(partial(_catch_output, leaving, l)) for l, block in enumerate(blocks)]
     inner = {module for block in blocks for module in block.modules()}
-    last = partial(_catch_last, states, len(blocks))
-    hooks += [m.register_forward_pre_hook(last) for m in model.modules() if m not in inner and not list(m.children())]
+    after = partial(_catch_next, entering, len(blocks))
+    hooks += [m.register_forward_pre_hook(after) for m in model.modules() if m not in inner and not list(m.children())]
     try:
         with torch.enable_grad():
             logits = model(x)
             loss = cross_entropy(logits, y)
-            if len(states) != len(blocks) + 1:
-                raise ValueError("nothing follows the last block, or a block was not called: name the blocks yourself")
-            (gradient,) = torch.autograd.grad(loss, states[len(blocks)])
+            states = _states(entering, leaving, len(blocks))
+            (gradient,) = torch.autograd.grad(loss, states[-1])
     finally:
         for hook in hooks:
             hook.remove()
-    norms = torch.stack([_row_norms(states[l]) for l in range(len(blocks) + 1)])
-    return norms, _row_norms(gradient), int((logits.argmax(-1) == y).sum())
+    return torch.stack([_row_norms(h) for h in states]), _row_norms(gradient), int((logits.argmax(-1) == y).sum())
 
 
-def _catch(states: dict[int, Tensor], l: int, _: nn.Module, inputs: tuple) -> tuple:
+def _states(entering: dict[int, Tensor], leaving: dict[int, Tensor], depth: int) -> list[Tensor]:
+    """h_0 .. h_L, or what is wrong with the choice of blocks."""
+    if len(leaving) < depth:
+        raise ValueError("a block was not called: name the blocks yourself, blocks=[...]")
+    hand_on = depth > 1 and all(torch.equal(leaving[l], entering[l + 1]) for l in range(depth - 1))
+    last = leaving[depth - 1] if hand_on else entering.get(depth)
+    if last is None:
+        raise ValueError("nothing follows the last block: name the blocks yourself, blocks=[...]")
+    states = [*(entering[l] for l in range(depth)), last]
+    if len(shapes := {tuple(h.shape[1:]) for h in states}) > 1:
+        raise ValueError(
+            f"the states differ in shape ({', '.join(map(str, sorted(shapes)))}), so their norms cannot be compared: "
+            "name blocks that keep the stream's shape, blocks=[...]"
+        )
+    return states
+
+
+def _catch(states: dict[int, Tensor], l: int, _: nn.Module, inputs: tuple) -> None:
     states[l] = inputs[0]
-    return inputs
 
 
-def _catch_last(states: dict[int, Tensor], depth: int, _: nn.Module, inputs: tuple) -> tuple:
-    """The first module called after the last block receives h_L."""
+def _catch_output(states: dict[int, Tensor], l: int, _: nn.Module, __: tuple, output: Tensor) -> Tensor:
+    states[l] = output if output.requires_grad else output.requires_grad_()
+    return states[l]
+
+
+def _catch_next(states: dict[int, Tensor], depth: int, _: nn.Module, inputs: tuple) -> tuple:
+    """The first module called after the last block."""
     if depth - 1 not in states or depth in states:
         return inputs
     h = inputs[0] if inputs[0].requires_grad else inputs[0].requires_grad_()
@@ -132,8 +155,10 @@ def _row_norms(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor.detach().double().flatten(1), dim=-1)
 
 
-def _longest_list(model: nn.Module) -> list[nn.Module]:
-    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
-    if not lists:
+def _outer_list(model: nn.Module) -> list[nn.Module]:
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    inside = {part for module in lists for part in module.modules() if part is not module}
+    outer = [list(module) for module in lists if module not in inside]
+    if not outer:
         raise ValueError("no nn.ModuleList or nn.Sequential in this model: pass blocks=[...], the modules to audit")
-    return max(lists, key=len)
+    return max(outer, key=len)

@@ -14,16 +14,25 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from creditaudit import paths, yamlfile
-from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict
-from creditaudit.evidence import Evidence, natural
+from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside
+from creditaudit.evidence import Evidence, Undecidable, natural
+from creditaudit.metrics import METRICS
 from creditaudit.report import number
 from creditaudit.yamlfile import nearest
 
 
 class Number(Quantity):
-    """A quantity, of another set than the claim's where `set` says so (as section/set)."""
+    """One number per run, averaged over seeds; of another set than the claim's where `set` says so (as section/set)."""
 
     set: str | None = None
+
+    @model_validator(mode="after")
+    def _one_per_run(self) -> Self:
+        if METRICS[self.metric].source != "run" or self.metric == "g_norms":
+            raise ValueError(f"metric {self.metric!r} is not one number per run")
+        if self.seed is not None:
+            raise ValueError("a number is a mean over all seeds: it takes no seed")
+        return self
 
 
 class Entry(Strict):
@@ -36,7 +45,10 @@ class Entry(Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        named = {name for _, name, _, _ in Formatter().parse(self.text) if name is not None}
+        fields = [field for field in Formatter().parse(self.text) if field[1] is not None]
+        if any(spec or conversion for _, _, spec, conversion in fields):
+            raise ValueError("write {name}, without a format: how a number is shown follows from what it is")
+        named = {name for _, name, _, _ in fields}
         if odd := sorted(named ^ set(self.numbers)):
             raise ValueError(f"text and numbers must name the same things, but only one of them has {', '.join(odd)}")
         if not self.numbers and not self.records:
@@ -74,7 +86,10 @@ class Explanation(Strict):
     def _number(self, name: str, evidence: Evidence) -> str:
         """Mean and std over seeds (decades for norms), and n."""
         quantity, setting = self.entry.numbers[name], self.settings[name]
-        values = [evidence.value(quantity, setting, seed) for seed in sorted(self._runs(name, evidence))]
+        try:
+            values = [evidence.value(quantity, setting, seed) for seed in sorted(self._runs(name, evidence))]
+        except Undecidable:
+            return "(undefined)"
         if not values:
             return "(not run)"
         mean = number(natural(np.mean(values), quantity))
@@ -91,7 +106,7 @@ def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str
     for place, raw in enumerate(entries, 1):
         try:
             explanation = _settled(Entry(**raw), claims)
-        except (ValidationError, TypeError, ClaimsError) as error:
+        except (ValidationError, TypeError, ValueError) as error:
             raise ClaimsError(f"{path.name}, entry {place}: {error}") from None
         for name in explanation.entry.claims:
             if name in found:
@@ -111,6 +126,7 @@ def _settled(entry: Entry, claims: list[Claim]) -> Explanation:
         if place not in by_place:
             raise ClaimsError(f"number {name!r}: no set {place!r}{nearest(place, by_place)}")
         settings[name] = by_place[place]
+        inside(quantity, settings[name])
     return Explanation(entry=entry, settings=settings)
 
 
@@ -126,4 +142,6 @@ def unexplained(contradicted: Iterable[str], known: dict[str, Explanation], evid
 
 
 def _exists(key: str) -> bool:
-    return any(paths.OUTPUTS.glob(f"*/runs/{key}.json")) or any(paths.OUTPUTS.glob(f"*/{key}.json"))
+    """A run of whichever profile, or the identity check."""
+    where = "*/identity.json" if key == "identity" else f"*/runs/{key}.json"
+    return any(paths.OUTPUTS.glob(where))

@@ -89,7 +89,7 @@ def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: dict[str, float]) ->
     ax.set_ylim(bottom - 0.2, 1.2)
     ink = {"transform": ax.get_yaxis_transform(), "ha": "right", "color": style.MUTED, "fontsize": 7.5}
     ax.text(0.99, 1.08, "dashes: exact credit of the same network", **ink)
-    ax.text(0.99, bottom - 0.15, f"grey: random directions, ±{2 * null['std']:.3f} (2 std)", **ink)
+    ax.text(0.99, bottom - 0.15, f"grey: a random direction per sample, ±{2 * null['std']:.3f} (2 std)", **ink)
 
 
 @blank_if_empty

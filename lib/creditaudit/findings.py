@@ -13,6 +13,7 @@ from creditaudit.collect import Runs, resume_command
 from creditaudit.records import Store
 from creditaudit.report import summary
 
+MEANING = {"D1": "D1, the scale", "D2": "D2, the reference"}
 HELPS = 100 * metrics.D3_GAIN  # percentage points: D3's own threshold
 
 
@@ -57,14 +58,12 @@ def _asked(runs: Runs) -> list[str]:
 
 
 def _ladder_line(frame: pd.DataFrame, method: str) -> str:
-    name = f"**{style.name(method)}**"
-    depth = int(frame.depth.max()) if len(frame) else 0
-    if not {0, depth} <= set(frame.k) or not depth:
-        return f"{name}: not yet decided, the frozen or the full network has not been trained."
+    name, frame = f"**{style.name(method)}**", tables.comparable(frame)
+    if frame.empty:
+        return f"{name}: not yet decided, no seed has both the frozen and the full network."
+    depth = int(frame.depth.max())
     rungs = tables.summarise(frame, ["k"], "accuracy").set_index("k")
     gain = tables.summarise(tables.gains(frame), ["k"], "gain").set_index("k")
-    if depth not in gain.index:
-        return f"{name}: not yet decided, no seed has both the frozen and the full network."
     change = tables.plus_minus(gain["mean"][depth], gain["std"][depth], 1, signed=True)
     best = int(rungs["mean"].idxmax())
     where = "the frozen one" if best == 0 else f"$k={best}$"
@@ -85,11 +84,9 @@ def _monotone(means: pd.Series) -> str:
 
 def ladder_caption(*ladders: Runs) -> str:
     """The finding in a line, then what is drawn."""
-    frame = pd.concat([runs.frame() for runs in ladders])
-    rungs = tables.summarise(frame, ["method", "width", "depth", "k"], "accuracy")
-    curves = [curve for _, curve in rungs.groupby(["method", "width", "depth"]) if len(curve) == curve.depth.max() + 1]
-    best = pd.DataFrame([curve.loc[curve["mean"].idxmax()] for curve in curves], columns=rungs.columns)
-    bests = [f"{style.name(m)} {_rungs(best[best.method == m])}" for m in style.in_order(best.method)]
+    best = [_best_rungs(runs) for runs in ladders]
+    methods = style.in_order(method for rungs in best for method in rungs)
+    bests = [f"{style.name(method)} {_where_best(method, best, ladders)}" for method in methods]
     head = f"**Best rung: {'; '.join(bests)}.** " if bests else "**No method has all its rungs yet.** "
     seeds = sorted({seed for runs in ladders for seed in runs.seeds})
     bars = {0: "published values only", 1: "n = 1 seed, no error bars"}.get(
@@ -99,9 +96,20 @@ def ladder_caption(*ladders: Runs) -> str:
     return f"{head}Test accuracy against the number of trained blocks; {bars}{partial}. Dotted: chance."
 
 
-def _rungs(best: pd.DataFrame) -> str:
-    names = {0: "frozen"}
-    return " and ".join(dict.fromkeys(names.get(int(k), f"$k={int(k)}$") for k in best.k))
+def _best_rungs(runs: Runs) -> dict[str, int]:
+    """method -> k of its best mean accuracy, where some seed has every rung."""
+    curves = {method: tables.comparable(own) for method, own in runs.frame().groupby("method")}
+    means = {method: own.groupby("k").accuracy.mean() for method, own in curves.items()}
+    return {method: int(mean.idxmax()) for method, mean in means.items() if len(mean) == runs.specs[0].depth + 1}
+
+
+def _where_best(method: str, best: Sequence[dict[str, int]], ladders: Sequence[Runs]) -> str:
+    """One word if all ladders agree; else, or where a ladder is unfinished, each with its shape."""
+    found = [(rungs[method], runs) for rungs, runs in zip(best, ladders, strict=True) if method in rungs]
+    names = ["frozen" if k == 0 else f"$k={k}$" for k, _ in found]
+    if len(set(names)) == 1 and len(found) == len(ladders):
+        return names[0]
+    return " and ".join(f"{name} at {shape(runs)}" for name, (_, runs) in zip(names, found, strict=True))
 
 
 def depth_answer(ladders: Iterable[Runs]) -> str:
@@ -145,8 +153,11 @@ def penalty_answer(runs: Runs, rescue: float) -> str:
     here = runs.only(epochs=epochs)
     plain, fixed = here.only(method="dfa", k=_depth(runs), penalty=0.0), here.only(method="dfa", penalty=rescue)
     frozen, bp = here.only(method="dfa", k=0), here.only(method="bp", k=_depth(runs), penalty=0.0)
-    if not all(group.records for group in (plain, fixed, frozen, bp)):
+    groups = (plain, fixed, frozen, bp)
+    seeds = sorted(set.intersection(*(set(group.seeds) for group in groups)))
+    if not seeds:
         return f"{question} {_capital(undecided(runs))}."
+    plain, fixed, frozen, bp = (group.only(seed=seeds) for group in groups)
     norms = " and ".join(
         f"${symbol}$ from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
         f"(BP: {_power(_typical(bp, name))})"
@@ -156,7 +167,7 @@ def penalty_answer(runs: Runs, rescue: float) -> str:
     return (
         f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, and its accuracy from {before:.3f} "
         f"to {after:.3f}: {_points(after - still)} pp against leaving it frozen, {_points(after - best)} pp against BP "
-        f"(n = {len(fixed.seeds)}); {_repaired(plain, fixed, after - still)}."
+        f"(n = {len(seeds)}); {_repaired(plain, fixed, after - still)}."
     )
 
 
@@ -178,10 +189,11 @@ def _repaired(plain: Runs, fixed: Runs, gain: float) -> str:
     broken, left = _failures(plain), _failures(fixed)
     if not broken:
         return "without it neither D1 nor D2 fails, so after so few epochs there is nothing to repair"
-    repaired = f"it repairs {listed([name for name in broken if name not in left]) or 'neither D1 nor D2'}"
+    mended = [MEANING[name] for name in broken if name not in left]
+    repaired = f"it repairs {listed(mended) or 'neither D1 nor D2'}"
     if left:
-        return f"{repaired}; {listed(left)} still fails"
-    return f"{repaired}, scale and reference" + (
+        return f"{repaired}; {listed(left)} still {'fails' if len(left) == 1 else 'fail'}"
+    return repaired + (
         ", but not the direction: depth stays unused" if gain < metrics.D3_GAIN else ", and the blocks are of use again"
     )
 
@@ -198,8 +210,11 @@ def frozen_answer(ladder: Runs) -> str:
     frozen = tables.summarise(ladder.only(k=0).frame(), ["method"], "accuracy").set_index("method")
     spec = ladder.specs[0]
     rows = identity_rows.stored(spec.width, spec.depth, ladder.profile, spec.data)
-    if frozen.empty or not rows:
+    if frozen.empty:
         return f"{question} {_capital(undecided(ladder))}."
+    if not rows:
+        command = f"make reproduce PROFILE={ladder.profile} SECTION=identity_check"
+        return f"{question} Not yet decided: the untrained stack has not been measured (`{command}`)."
     values = listed([f"{style.name(m)} {frozen['mean'][m]:.3f}" for m in style.in_order(frozen.index)])
     deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
     return (
@@ -247,12 +262,11 @@ def identity_provenance(set_name: str, profile: str, tidy: pd.DataFrame, data: s
 def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
     """How sure are we: the counts, the seeds, the false verdicts to expect."""
     counted = summary(results)
-    decided = counted.reproduced + counted.contradicted
     return (
         f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
         f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
-        f"seed{'' if len(seeds) == 1 else 's'}; each verdict is a test at $\\alpha={counted.alpha:g}$, so of the "
-        f"{decided} decided ones at most about {counted.expected_false:.1f} may be false."
+        f"seed{'' if len(seeds) == 1 else 's'}; {counted.tested} had the runs for a test at "
+        f"$\\alpha={counted.alpha:g}$, at most about {counted.expected_false:.1f} of them decided wrongly by chance."
     )
 
 

@@ -39,19 +39,19 @@ def _case(method: str, own: pd.DataFrame) -> str:
     wrong = []
     growth, g_last, gain = (own[name].astype(float) for name in ("growth", "g_last", "gain"))
     if growth.isna().any() or growth.max() > D1_LIMIT:
-        wrong.append(f"one block multiplies the stream {_typical(own, 'growth')}-fold (D1)")
+        wrong.append(f"one block multiplies the stream {_typical(own, 'growth', 'infinitely')}-fold (D1)")
     if g_last.isna().any() or g_last.min() < D2_FLOOR:
-        wrong.append(f"the reference gradient is {_typical(own, 'g_last')} (D2)")
-    if gain.mean() < 100 * D3_GAIN:
+        wrong.append(f"the reference gradient is {_typical(own, 'g_last', 'not finite')} (D2)")
+    if gain.min() < 100 * D3_GAIN:
         wrong.append(f"training its blocks changes accuracy by {spread(own, 'gain', places=1, signed=True)} pp (D3)")
     looks = f"accuracy {spread(own, 'accuracy')} and $\\Gamma$ = {spread(own, 'gamma')} look like learning"
     return f"**{style.name(method)}** is misjudged: {looks}, but {listed(wrong)}; {sample_note(own)}."
 
 
-def _typical(own: pd.DataFrame, column: str) -> str:
+def _typical(own: pd.DataFrame, column: str, undefined: str) -> str:
     """The geometric mean over seeds, without its scatter, which the table has."""
     mean = decades(own, column)[column].mean()
-    return "infinitely" if pd.isna(mean) else digits(10.0**mean)
+    return undefined if pd.isna(mean) else digits(10.0**mean)
 
 
 def accuracy_caption(rows: pd.DataFrame) -> str:
@@ -140,7 +140,9 @@ def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     order = list(summarise(rows, ["method"], "accuracy").sort_values("mean").method)
     place = order.index("sb") + 1
     where = "the worst" if place == 1 else f"number {place} of {len(order)} from the bottom"
-    if fall < ERROR_FALLS:
+    if len(order) == 1:
+        where, moral = "all there is yet", "nothing to compare with"
+    elif fall < ERROR_FALLS:
         moral = "so far it predicts too badly to tell"
     else:
         moral = (

@@ -28,8 +28,8 @@ def shape_key(width: int, depth: int, data: str = "cifar10") -> str:
 
 def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str = "cifar10") -> Rows:
     """One row per seed: read where it was measured before, else measured and kept."""
-    path, key = paths.profile_dir(profile) / "identity.json", shape_key(width, depth, data)
-    known = _stored(path).get(key, {})
+    path, key = paths.products_dir(profile) / "identity.json", shape_key(width, depth, data)
+    known = _stored(paths.profile_dir(profile) / "identity.json").get(key, {}) | _stored(path).get(key, {})
     new = {str(seed): _measured(width, depth, seed, data) for seed in seeds if str(seed) not in known}
     if new:
         _merge(path, key, new)

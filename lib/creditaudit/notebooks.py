@@ -198,7 +198,7 @@ def _kernel_environment() -> Iterator[None]:
     before = dict(os.environ)
     package = str(Path(__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [package, before.get("PYTHONPATH")]))
-    os.environ.update(PYTHONPATH=search, PYTHONHASHSEED="0", CREDITAUDIT_ROOT=str(paths.ROOT), CREDITAUDIT_RUNNER="1")
+    os.environ.update(PYTHONPATH=search, PYTHONHASHSEED="0", CREDITAUDIT_ROOT=str(paths.ROOT), **{paths.RUNNER: "1"})
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from creditaudit.records import Store
 from creditaudit.report import VERDICTS, observed, published
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
-WORKERS = 2  # the campaign's processes, one core and one thread each
+WORKERS = 2  # cores of the kind of machine this is meant for
 
 
 def ladders(profile: str) -> dict[str, Runs]:
@@ -124,8 +124,8 @@ def reach(profile: str, parts: Sequence[Runs]) -> str:
         )
     return (
         f"**A short run: {epochs} epochs and {seeds} seed{'' if seeds == 1 else 's'}, set by a time budget.** It "
-        "can show shapes that do not depend on the budget (does BP rise with depth, is DFA's best rung the frozen "
-        "one), with the published spread standing in for missing seeds. It cannot test any published value, nor what "
+        "can show shapes that do not depend on the budget (does BP rise with depth?), with the published spread "
+        "standing in for missing seeds. It cannot test any published value, nor what "
         f"needs time to grow: {_grown(ladder)} `make reproduce PROFILE=paper` runs the whole study."
     )
 
@@ -166,8 +166,8 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     ladder_wall = sum(record.provenance["wall_seconds"] for record in runs.values()) / 3600
     return (
         f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
-        f"{ladder_core / WORKERS:.3g} hours for {WORKERS} workers on a core each ({ladder_wall / WORKERS:.3g} hours "
-        "of wall time here, on a machine shared with other work); "
+        f"{ladder_core / WORKERS:.3g} hours for {WORKERS} workers with a core each (the runs' wall times, with waiting "
+        f"for a busy core, sum up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
     )

@@ -86,6 +86,14 @@ def parameters(section: str, set_name: str, profile: str) -> dict[str, Any]:
     return merged | validate(section, _profile_overrides(section, set_name, profile), paths.PARAMS / "profiles.yaml")
 
 
+def overruled(section: str, set_name: str, profile: str) -> list[str]:
+    """Names to which the set's file gives one value and the profile another, which wins."""
+    said = _set_overrides(section, set_name)
+    return [
+        name for name, value in _profile_overrides(section, set_name, profile).items() if said.get(name, value) != value
+    ]
+
+
 def profile_entry(profile: str) -> dict[str, Any]:
     """What a profile changes; a misspelt name in any profile is refused, not only in the one asked for."""
     path = paths.PARAMS / "profiles.yaml"

@@ -9,11 +9,23 @@ PARAMS = ROOT / "params"
 OUTPUTS = ROOT / "outputs"
 PAPER = ROOT / "paper"
 DATA = ROOT / "data"
+INTERACTIVE = "interactive"  # the profile of whatever a person tries out in Jupyter
+RUNNER = "CREDITAUDIT_RUNNER"  # the environment variable by which a notebook knows that it is executed by papermill
 
 
 def profile_dir(profile: str) -> Path:
     """The folder that holds everything one profile produces."""
     return OUTPUTS / profile
+
+
+def at_play() -> bool:
+    """True in a notebook that a person runs; false under the notebook runner."""
+    return not os.environ.get(RUNNER)
+
+
+def products_dir(profile: str) -> Path:
+    """Where a notebook saves what it makes: a person at play must not overwrite a profile's committed results."""
+    return profile_dir(INTERACTIVE if at_play() else profile)
 
 
 def shown(path: Path) -> str:

@@ -21,6 +21,10 @@ def chosen(section: str | None = None, set_name: str | None = None) -> Chosen:
         params.source_path(section)  # refuses a misspelt section, naming the nearest
     pairs = [pair for pair in appendix.contents() if section in (None, pair[0]) and set_name in (None, pair[1])]
     if not pairs:
+        if section and set_name is None:
+            raise params.ParameterError(
+                f"{section} is not in params/appendix.yaml, which says what is run and in which order"
+            )
         known = params.sets(section) if section else {name for _, name in appendix.contents()}
         raise params.ParameterError(f"{section or 'any section'}: no set {set_name!r}{nearest(set_name, known)}")
     return pairs
@@ -41,7 +45,16 @@ def training_order(profile: str, pairs: Chosen) -> Chosen:
     return sorted(pairs, key=rank)
 
 
+def overruled(profile: str, pairs: Chosen) -> str | None:
+    """What a person who edited a set file must know, if anything."""
+    found = {"/".join(pair): params.overruled(*pair, profile) for pair in pairs}
+    places = [f"{place} ({', '.join(names)})" for place, names in found.items() if names]
+    return f"profile {profile} has the last word over what the set files say in {'; '.join(places)}" if places else None
+
+
 def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
+    if note := overruled(profile, pairs):
+        print(note)
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
     trained = sweep.train_all(specs, store, jobs, device)
     print(f"training: {trained} runs trained, {len(specs) - trained} were there already")
@@ -49,6 +62,8 @@ def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "c
 
 def dry_run(profile: str, pairs: Chosen, jobs: int) -> None:
     """What `train` would do, and what it would cost."""
+    if note := overruled(profile, pairs):
+        print(note)
     specs, store = runs(profile, pairs), Store(paths.profile_dir(profile))
     measured = store.all() or Store(paths.profile_dir("paper")).all()
     missing = store.missing(specs)

@@ -38,7 +38,10 @@ def step(spec: RunSpec, module: ResMLP, feedback: Tensor | None, parts: list, x:
 
 
 def losses(spec: RunSpec, module: ResMLP, feedback: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
-    """BP: the task loss and its penalties. Else the sum of every part's own loss, each on detached inputs."""
+    """BP: the task loss and its penalties. Else the sum of every part's own loss, each on detached inputs.
+
+    The local methods pass forward twice: their losses need the output error, which the first pass gives.
+    """
     h, trained = module.states(x), range(spec.depth - spec.k, spec.depth)
     if spec.method == "bp":
         loss = cross_entropy(module.readout(h[-1]), y)

@@ -101,7 +101,7 @@ def _reading(frame: pd.DataFrame, claim: Claim) -> str:
 
 def _factor(shift: float) -> str:
     factor = 10 ** abs(shift)
-    return "equal" if factor < 1.05 else f"{factor:.2g} × {'larger' if shift > 0 else 'smaller'}"
+    return "equal" if factor < 1.05 else f"{digits(factor)} × {'larger' if shift > 0 else 'smaller'}"
 
 
 def _distance(shift: float) -> str:

@@ -19,34 +19,34 @@ COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict
 
 @dataclass(frozen=True)
 class Summary:
-    """How many claims of each verdict, and how many of the decided ones luck alone may have got wrong."""
+    """How many claims of each verdict, and how many of them luck alone may have got wrong."""
 
     total: int
     reproduced: int
     contradicted: int
     inconclusive: int
     alpha: float
-    exact: int  # decided without statistics, hence without luck
+    tested: int  # those with runs enough for a test; the exact ones need none, hence no luck
 
     @property
     def expected_false(self) -> float:
-        return self.alpha * (self.reproduced + self.contradicted - self.exact)
+        return self.alpha * self.tested
 
     @property
     def sentence(self) -> str:
         return (
             f"{self.total} claims: {self.reproduced} reproduced, {self.contradicted} contradicted, "
-            f"{self.inconclusive} inconclusive. Each verdict is a test at alpha = {self.alpha:g}: among the "
-            f"decided ones expect at most about {self.expected_false:.1f} false verdicts."
+            f"{self.inconclusive} inconclusive. {self.tested} of them had the runs for a test at alpha = "
+            f"{self.alpha:g}: expect at most about {self.expected_false:.1f} of these to be decided wrongly by chance."
         )
 
 
 def summary(results: Iterable["Result"]) -> Summary:
     results = list(results)
     counts = Counter(result.verdict for result in results)
-    exact = sum(result.kind == "exact" and result.verdict != "inconclusive" for result in results)
+    tested = sum(result.kind != "exact" and result.n > 0 for result in results)
     alpha = results[0].claim.setting.alpha if results else 0.05
-    return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, exact)
+    return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, tested)
 
 
 def table(results: Iterable["Result"]) -> pd.DataFrame:

@@ -21,8 +21,8 @@ DIGITS = 10  # significant: more than any reader needs, fewer than where machine
 
 
 def save(frame: pd.DataFrame, section: str, set_name: str, profile: str) -> Path:
-    """Write outputs/<profile>/tables/<section>--<set>.csv, rows sorted by what was varied."""
-    path = paths.profile_dir(profile) / "tables" / f"{section}--{set_name}.csv"
+    """Write tables/<section>--<set>.csv among the profile's products, rows sorted by what was varied."""
+    path = paths.products_dir(profile) / "tables" / f"{section}--{set_name}.csv"
     keys = [name for name in KEYS if name in frame]
     ordered = frame.sort_values(keys, kind="stable") if keys else frame
     write_atomically(path, ordered.to_csv(index=False, float_format=f"%.{DIGITS}g", lineterminator="\n"))
@@ -42,6 +42,18 @@ def gains(frame: pd.DataFrame, value: str = "accuracy") -> pd.DataFrame:
     frozen = frame[frame.k == 0][[*pairing, value]].rename(columns={value: "frozen"})
     joined = frame[frame.k > 0].merge(frozen, on=pairing)
     return joined.assign(gain=100 * (joined[value] - joined.frozen)).drop(columns="frozen")
+
+
+def comparable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of one method's ladder, the seeds that have every rung: rungs are compared between the same seeds only.
+
+    Where no seed has them all, the seeds with the frozen and the full network, at the rungs that all of these have.
+    """
+    rungs, depth = frame.groupby("seed").k.agg(set), int(frame.depth.max()) if len(frame) else 0
+    whole, ends = (rungs[rungs.map(needed.issubset)] for needed in (set(range(depth + 1)), {0, depth}))
+    kept = whole if len(whole) else ends
+    shared = set.intersection(*kept) if len(kept) else set()
+    return frame[frame.seed.isin(kept.index) & frame.k.isin(shared)]
 
 
 def plus_minus(mean: float, std: float, digits: int = 3, signed: bool = False) -> str:

@@ -108,9 +108,17 @@ def seeds_to_decide(estimate: Estimate, distance: float, alpha: float) -> int | 
     return None
 
 
-def power_note(needs: Sequence[int | None]) -> str:
-    """What to write under an inconclusive claim; the hardest of its statements counts."""
-    if any(need is None for need in needs):
+def power_note(estimates: Sequence[Estimate], distances: Sequence[float], alpha: float) -> str:
+    """What to write under an inconclusive claim: how many seeds would decide it at these means and spreads.
+
+    A distance is how far a mean lies on the claim's side of its line, negative on the other. One statement on the
+    wrong side suffices to contradict, at alpha / m; to reproduce, all have to be proved, and the hardest counts.
+    """
+    pairs = list(zip(estimates, distances, strict=True))
+    against = [seeds_to_decide(e, -distance, alpha / len(pairs)) for e, distance in pairs if distance < 0]
+    known = [need for need in against if need]
+    needs = [min(known)] if known else against or [seeds_to_decide(e, distance, alpha) for e, distance in pairs]
+    if None in needs:
         why = "the mean lies too close to it, or the published one is too uncertain"
         return f"the interval crosses the line, and {MOST_SEEDS} seeds would not decide it: {why}"
     return f"the interval crosses the line; about {max(needs)} seeds would decide it, at this mean and spread"

@@ -1,0 +1,41 @@
+"""`make verify-paper`: equal bits pass, a difference passes only elsewhere and only within the tolerance."""
+
+from dataclasses import replace
+
+import pytest
+
+from creditaudit import verify
+from creditaudit.records import Record
+from tests.factories import as_record
+
+HERE = {"cpu": "this one", "torch": "1", "numpy": "1", "threads": 1, "device": "cpu"}
+
+
+def run(accuracy: float = 0.3, h_last: float | None = 200.0, cpu: str = "this one") -> Record:
+    record = as_record(accuracy=accuracy, epochs=3)
+    final = record.final | {"h_norm": [*record.final["h_norm"][:-1], h_last]}
+    return replace(record, final=final, provenance=HERE | {"cpu": cpu})
+
+
+@pytest.mark.parametrize(
+    ("again", "code", "said"),
+    [
+        (run(), 0, "bit-equal"),
+        (run(cpu="another"), 0, "bit-equal"),
+        (run(accuracy=0.301), 1, "should be bit-equal: FAILED"),
+        (run(accuracy=0.301, cpu="another"), 0, "within tolerance"),
+        (run(accuracy=0.33, cpu="another"), 1, "FAILED"),
+        (run(h_last=2000.0, cpu="another"), 1, "first at final.h_norm[4]"),
+        (run(h_last=None, cpu="another"), 1, "FAILED"),
+    ],
+)
+def test_the_verdict_on_a_retrained_run(again, code, said, capsys):
+    assert verify._compare(run(), again) == code
+    assert said in capsys.readouterr().out
+
+
+def test_a_difference_in_the_course_of_training_is_found(capsys):
+    other = run()
+    other = replace(other, epochs=other.epochs | {"test_accuracy": [0.1, 0.2, 0.3]})
+    assert verify._compare(run(), other) == 1
+    assert "first at epochs.test_accuracy[0]" in capsys.readouterr().out
