@@ -33,7 +33,7 @@ def test_peak_is_what_the_matrix_product_reaches():
 
 
 def test_logging_is_compared_with_the_whole_run():
-    """391 steps of 1 ms and a test pass of 9 an epoch: 9 / 400; 8 s of diagnostics, two runs at once, add 40 to each."""
+    """391 steps of 1 ms and a test pass of 9 an epoch: 9 / 400; 8 s of diagnostics, two runs at once, add 40."""
     frame = measured(**{"test pass": 9.0} | {name: 1.0 for name in ("engine BP", "engine DFA", "engine DFA, frozen")})
     assert all("0.022 at the minimum (kept)" in text for text in bench.logging_shares(frame, diagnosing=0.0))
     assert all("0.111 at the minimum (MISSED)" in text for text in bench.logging_shares(frame, diagnosing=8.0))
