@@ -111,10 +111,13 @@ def _norms(sheets: list[_Sheet]) -> dict[str, Any]:
         "g_norm": median(lambda sheet, l: sheet.g[l]),
         "g_norm_per_sample": median(lambda sheet, l: sheet.g[l] * len(sheet.y)),
         "block_growth": growth,
-        "growth": torch.tensor(growth, dtype=torch.float64)
-        .max()
-        .item(),  # not a number if any is; Python's max would hide it
+        "growth": largest(growth),
     }
+
+
+def largest(values: list[float]) -> float:
+    """Not a number if any is; Python's max would hide it."""
+    return torch.tensor(values, dtype=torch.float64).max().item()
 
 
 def cosines(a: Tensor, b: Tensor) -> Tensor:

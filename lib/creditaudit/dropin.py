@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from creditaudit.diagnostics import largest
 from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN
 
 BATCH = 128  # the study's: ||g_L|| of a mean loss shrinks with the batch
@@ -88,7 +89,7 @@ def audit(
     return Audit(
         accuracy=accuracy,
         h_norm=h_norm,
-        growth=_largest([after / before for before, after in pairwise(h_norm)]),
+        growth=largest([after / before for before, after in pairwise(h_norm)]),
         g_norm=gradients.median().item(),
         g_norm_per_sample=(gradients * sizes).median().item(),
         gain=None if frozen_accuracy is None else accuracy - frozen_accuracy,
@@ -149,11 +150,6 @@ def _catch_next(states: dict[int, Tensor], depth: int, _: nn.Module, inputs: tup
     h = inputs[0] if inputs[0].requires_grad else inputs[0].requires_grad_()
     states[depth] = h
     return (h, *inputs[1:])
-
-
-def _largest(values: list[float]) -> float:
-    """Not a number if any is; Python's max would hide it."""
-    return torch.tensor(values, dtype=torch.float64).max().item()
 
 
 def _row_norms(tensor: Tensor) -> Tensor:
