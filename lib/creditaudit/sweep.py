@@ -162,7 +162,7 @@ class _Board:
 
     def _left(self) -> str:
         spent = time.monotonic() - self.begun
-        seconds = spent * (self.total - self.done) / max(self.done, 1e-9)
+        seconds = spent * max(0.0, self.total - self.done) / max(self.done, 1e-9)
         return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
     def close(self) -> None:
