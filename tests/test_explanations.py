@@ -1,0 +1,88 @@
+"""Why a claim is contradicted: prose that reads its numbers from the records, and is refused when it cannot."""
+
+import pytest
+import yaml
+
+from creditaudit import paths
+from creditaudit.claimspec import ClaimsError, load_claims
+from creditaudit.evidence import Evidence
+from creditaudit.explanations import load_explanations, unexplained
+from creditaudit.records import Store
+from tests.factories import as_record
+from tests.test_claims import CELL, judge, seeded
+
+
+@pytest.fixture(scope="module")
+def published():
+    return load_claims()
+
+
+def explained(tmp_path, claim, **entry):
+    (tmp_path / "why.yaml").write_text(yaml.safe_dump([{"claims": [claim.id], **entry}]))
+    return load_explanations([claim], tmp_path / "why.yaml")
+
+
+def test_strict_wants_an_explanation_with_existing_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    runs = seeded([0.400, 0.403, 0.405])
+    result = judge(tmp_path, CELL, runs)
+    evidence = Evidence(Store(tmp_path / "paper"), "paper")
+    assert "no entry" in unexplained(["cell"], {}, evidence)[0]
+    lost = explained(tmp_path, result.claim, text="Because.", records=["lost"])
+    assert "'lost', which does not exist" in unexplained(["cell"], lost, evidence)[0]
+    nobody = explained(tmp_path, result.claim, text="{a}", numbers={"a": {"metric": "test_accuracy", "method": "sb"}})
+    assert "'a', of which no run exists" in unexplained(["cell"], nobody, evidence)[0]
+    found = explained(tmp_path, result.claim, text="Because.", records=[as_record(**runs[0]).spec.key])
+    assert unexplained(["cell"], found, evidence) == []
+
+
+def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_path):
+    runs = seeded([0.400, 0.403, 0.405])
+    claim = judge(tmp_path, CELL, runs).claim
+    numbers = {
+        "ours": {"metric": "test_accuracy", "method": "dfa"},
+        "norm": {"metric": "h_norm", "method": "dfa", "layer": "L"},
+    }
+    why = explained(tmp_path, claim, text="It is {ours} at {norm}.", numbers=numbers)["cell"]
+    text = why.told(Evidence(Store(tmp_path / "paper"), "paper"))
+    assert text.startswith("It is 0.403 ± 0.003 (n=3) at ") and " dec (n=3)." in text
+    assert all(f"`{as_record(**run).spec.key}`" in text for run in runs)
+    broken = as_record(seed=7, accuracy=0.4, final={"h_norm": [1.0] * 4 + [None]})
+    Store(tmp_path / "broken").save(broken)
+    assert "at (undefined)." in why.told(Evidence(Store(tmp_path / "broken"), "broken"))
+    assert "(not run)" in why.told(Evidence(Store(tmp_path / "quick"), "quick"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"claims": ["ladder.d256_L4.dfa.k44"]}, r"did you mean 'ladder\.d256_L4\.dfa\.k4'"),
+        ({"text": "{a} and {b}"}, "only one of them has b"),
+        ({"text": "nothing"}, "only one of them has a"),
+        ({"text": "so", "numbers": {}}, "needs evidence"),
+        ({"text": "{a:.3f}"}, "without a format"),
+        ({"numbers": {"a": {"metric": "h_norm", "method": "dfa", "layer": 7}}}, "layer 7 is outside"),
+        ({"numbers": {"a": {"metric": "g_norms", "method": "dfa"}}}, "not one number per run"),
+        ({"numbers": {"a": {"metric": "identity_cosine"}}}, "not one number per run"),
+        ({"numbers": {"a": {"metric": "test_accuracy", "method": "dfa", "seed": 42}}}, "takes no seed"),
+        ({"numbers": {"a": {"metric": "test_acuracy", "method": "dfa"}}}, "did you mean 'test_accuracy'"),
+        ({"numbers": {"a": {"metric": "test_accuracy", "method": "dfa", "set": "audit/d25_L4"}}}, "audit/d256_L4"),
+    ],
+)
+def test_a_wrong_explanation_is_refused_with_its_reason(tmp_path, published, entry, problem):
+    good = {
+        "claims": ["ladder.d256_L4.dfa.k4"],
+        "text": "{a}",
+        "numbers": {"a": {"metric": "test_accuracy", "method": "dfa"}},
+    }
+    (tmp_path / "why.yaml").write_text(yaml.safe_dump([good | entry]))
+    with pytest.raises(ClaimsError, match=problem):
+        load_explanations(published, tmp_path / "why.yaml")
+
+
+def test_explanations_fit_the_claims(tmp_path, published):
+    load_explanations(published)
+    twice = {"claims": ["ladder.d256_L4.dfa.k4"] * 2, "text": "x", "records": ["y"]}
+    (tmp_path / "why.yaml").write_text(yaml.safe_dump([twice]))
+    with pytest.raises(ClaimsError, match="explained twice"):
+        load_explanations(published, tmp_path / "why.yaml")
