@@ -132,6 +132,24 @@ def test_credit_bridge_learns_by_the_gradient_of_bridge_and_terminal_losses():
     close(learned_gradient(stack, tape), expected)
 
 
+@pytest.mark.parametrize("method", LEARNED)
+def test_frozen_blocks_leave_the_embed_and_the_rule_to_learn_as_they_did(method):
+    """With k = 0 the rule spares itself the credit of blocks that would not use it, and nothing else."""
+    embeds, learned = [], []
+    for k in (0, SHAPE["depth"]):
+        stack, _ = scattered(RunSpec(method=method, k=k, **SHAPE), torch.float64)
+        stack.rule.warm_steps = 0
+        x, y = batch(1)
+        tape = stack.tape(len(y))
+        tape.forward(x[None])
+        tape.score(y[None])
+        stack.gradients(tape)
+        embeds.append(stack.buffers.grad.embed.w.clone())
+        learned.append(learned_gradient(stack, tape) if method != "ep" else torch.ones(1))
+    close(*embeds)
+    close(*learned)
+
+
 @pytest.mark.parametrize("method", ["sb", "cb"])
 def test_the_auxiliary_step_is_adamw(method):
     stack, _ = scattered(RunSpec(method=method, **SHAPE), torch.float64)

@@ -11,7 +11,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if hasattr(options, "profile"):
             _check_profile(options.profile)
-        return _VERBS[options.verb](options) or 0
+        status = _VERBS[options.verb](options) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except _known_errors() as error:
         print(f"{type(error).__name__}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
         return getattr(error, "exit_code", 1)

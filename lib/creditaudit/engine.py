@@ -74,7 +74,10 @@ class Stack:
         network.readout_gradients(tape, grad)
         rule.begin(tape)
         for l in reversed(range(self.spec.depth)):
-            credit, trained = rule.block(l), grad.blocks[l] is not None
+            trained = grad.blocks[l] is not None
+            if not trained and not rule.relays:
+                continue
+            credit = rule.block(l)
             if trained:
                 drive = self._penalised(driving(rule, credit, mode), tape, l)
                 network.pull(tape, l, drive)

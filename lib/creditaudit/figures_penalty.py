@@ -125,10 +125,8 @@ def _fresh_band(ax: Axes, rows: pd.DataFrame, swept: list[str]) -> None:
     null = at(rows)[at(rows).method.isin(swept)][["fresh_null", "fresh_std"]].astype(float).dropna()
     if len(null):
         low, high = (null.fresh_null.mean() + sign * 2 * null.fresh_std.mean() for sign in (-1, 1))
-        ax.axhspan(low, high, color=style.FAINT, alpha=0.35, lw=0, zorder=0)
-        ax.text(
-            0.98, 0.5, "grey: fresh $B$, ±2 std", transform=ax.transAxes, ha="right", fontsize=7.5, color=style.MUTED
-        )
+        ax.axhspan(low, high, color=style.FAINT, alpha=0.35, lw=0, zorder=0, label="fresh $B$, ±2 std")
+        ax.legend(loc="best", fontsize=7.5, labelcolor=style.MUTED, handlelength=1.2)
 
 
 @blank_if_empty

@@ -64,7 +64,7 @@ def dry_run(profile: str, pairs: Chosen, jobs: int) -> None:
     """What `train` would do, and what it would cost."""
     if note := overruled(profile, pairs):
         print(note)
-    specs, store = runs(profile, pairs), Store(paths.profile_dir(profile))
+    specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
     measured = store.all() or Store(paths.profile_dir("paper")).all()
     missing = store.missing(specs)
     seconds = [cost.cpu_seconds(spec, measured) for spec in missing]

@@ -42,13 +42,15 @@ class Trace:
         return value
 
     def pull(self, layers: list[Affine], dout: Tensor, more: list[Tensor] | None = None) -> Tensor:
-        """Carry the output's gradient to every pre-activation; returns the first one's.
+        """Carry the gradient of the first rows' outputs to every pre-activation; returns the first one's.
 
         `more` is what a second loss adds at each pre-activation of the last rows.
         """
+        rows = slice(dout.shape[1])
         for i in reversed(range(len(self.dz))):
-            torch.bmm(dout, layers[i + 1].w.mT, out=self.pulled[i])
-            dout = _gelu_backward(self.pulled[i], self.z[i], grad_input=self.dz[i])
+            pulled, z, dz = (buffers[i][:, rows] for buffers in (self.pulled, self.z, self.dz))
+            torch.bmm(dout, layers[i + 1].w.mT, out=pulled)
+            dout = _gelu_backward(pulled, z, grad_input=dz)
             if more:
                 dout[:, -more[i].shape[1] :] += more[i]
         return dout
@@ -71,10 +73,12 @@ class LearnedRule(Rule):
         size = sum(_padded(rows * cols) for rows, cols in self.shapes)
         self.weights, self.mean, self.square = (torch.zeros(runs, size) for _ in range(3))
         self.taken = torch.zeros(runs)  # training steps
+        self.credited = depth  # states that get credit
         self.traces: dict[int, Trace] = {}
 
     def configure(self, specs: Sequence[RunSpec], steps: int) -> None:
         self.weight_decay = specs[0].weight_decay
+        self.credited = self.depth if specs[0].k else 1  # with frozen blocks only h_0's credit is used: the embed's
         self.gradient = torch.zeros_like(self.weights)
 
     def draw(self, s: int) -> None:

@@ -5,7 +5,7 @@ from creditaudit.network import Credit, carried, output_gradient
 
 
 class BackPropagation(Rule):
-    chains = True
+    relays = chains = True
 
     def block(self, l: int) -> Credit:
         # g_{l+1} = g_{l+2} + J_{l+1}^T (what drove block l+1, its penalty included)

@@ -46,10 +46,10 @@ class CreditBridge(LearnedRule):
         self.tape, self.credit = tape, None
         if self.taken[0] < self.warm_steps:
             return
-        layers, now = self.layers(self.weights), self.trace(self.depth * tape.batch)
-        xhat = torch.stack([block.norm.xhat for block in tape.blocks], 1)
+        layers, now = self.layers(self.weights), self.trace(self.credited * tape.batch)
+        xhat = torch.stack([block.norm.xhat for block in tape.blocks[: self.credited]], 1)
         x = now.x.view(*xhat.shape[:-1], -1)
-        self._fill(x, xhat, torch.arange(self.depth).view(-1, 1), tape.error.unsqueeze(1))
+        self._fill(x, xhat, torch.arange(self.credited).view(-1, 1), tape.error.unsqueeze(1))
         dout = torch.ones_like(now.forward(layers))
         dxhat = torch.bmm(now.pull(layers, dout), layers[0].w[:, : self.width].mT)
         self.credit = dxhat.view_as(xhat)

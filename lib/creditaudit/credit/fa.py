@@ -12,6 +12,8 @@ from creditaudit.network import Credit, output_gradient
 
 
 class FeedbackAlignment(Rule):
+    relays = True
+
     def __init__(self, runs: int, width: int, depth: int) -> None:
         super().__init__(runs, width, depth)
         self.feedback = torch.zeros(runs, depth, width, width)

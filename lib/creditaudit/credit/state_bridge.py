@@ -27,9 +27,9 @@ class StateBridge(LearnedRule):
         self.now = self.trace(self.depth * tape.batch)
         self._fill(self.now.x, tape)
         self.guess = self.now.forward(layers)
-        labels = readout.onehot(tape).repeat(1, self.depth, 1)
-        dz = self.now.pull(layers, readout.loss_gradient(tape.net, self.guess, labels))
-        self.credit = torch.bmm(dz, layers[0].w[:, : self.width].mT).view(-1, self.depth, tape.batch, self.width)
+        labels = readout.onehot(tape).repeat(1, self.credited, 1)
+        dz = self.now.pull(layers, readout.loss_gradient(tape.net, self.guess[:, : labels.shape[1]], labels))
+        self.credit = torch.bmm(dz, layers[0].w[:, : self.width].mT).view(-1, self.credited, tape.batch, self.width)
 
     def _fill(self, x: Tensor, tape: Tape) -> None:
         """[h_l, l/L, e] for l = 0 ... L-1."""
