@@ -35,10 +35,7 @@ def make_record(
         "gamma_null": {"mean": 0.0, "std": 0.01, "draws": 32},
         "gamma_ceiling": [0.95] * blocks,
         **{name: [rho] * blocks for name in ("rho_in", "rho_out", "rho_scaled_in")},
-        **{
-            name: {"0.01": [-0.027] * blocks, "0.003": [-0.008] * blocks}
-            for name in ("nudge_in", "nudge_out")
-        },
+        **{name: {"0.01": [-0.027] * blocks, "0.003": [-0.008] * blocks} for name in ("nudge_in", "nudge_out")},
         "stability": 0.1,
         "drift": [0.0] * (blocks - spec.k) + [0.5] * spec.k,
         "fresh_null": {"mean": 0.0, "std": 0.02, "draws": 8} if method in ("fa", "dfa") else None,

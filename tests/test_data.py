@@ -35,9 +35,7 @@ def test_every_crop_and_flip_is_bit_equal_to_torchvision(tiny):
     out = np.empty((len(draws), data.PIXELS), np.float32)
     index = np.arange(len(draws)) * 3
     data.crop_flip_normalise(tiny.train_images, index, dy, dx, flip, data.lookup_table(), out)
-    expected = torch.stack(
-        [slow_transform(tiny.train_images[i], *draw) for i, draw in zip(index, draws, strict=True)]
-    )
+    expected = torch.stack([slow_transform(tiny.train_images[i], *draw) for i, draw in zip(index, draws, strict=True)])
     assert torch.equal(torch.from_numpy(out).view(-1, 3, 32, 32), expected)
 
 
@@ -176,9 +174,7 @@ def test_a_half_written_or_altered_file_is_fetched_again(miniature, monkeypatch,
         (tmp_path / name).write_bytes(content)
     (tmp_path / "data_batch_3.bin").write_bytes(damage(files["data_batch_3.bin"]))
     asked = []
-    monkeypatch.setattr(
-        fetch, "from_binary", lambda _, names: asked.extend(names) or ((n, files[n]) for n in names)
-    )
+    monkeypatch.setattr(fetch, "from_binary", lambda _, names: asked.extend(names) or ((n, files[n]) for n in names))
     fetch.cifar10(tmp_path)
     assert asked == ["data_batch_3.bin"] and "data_batch_3.bin is damaged" in capsys.readouterr().out
     assert (tmp_path / "data_batch_3.bin").read_bytes() == files["data_batch_3.bin"]

@@ -104,7 +104,11 @@ def test_state_bridge_learns_by_the_gradient_of_the_relative_error():
     loss = torch.stack(wrong).square().mean() / tape.h[-1].square().mean()
     (expected,) = torch.autograd.grad(loss, flat)
     close(learned_gradient(stack, tape), expected)
-    assert rule.log()["state_error"] == pytest.approx([loss.item()])
+    log = rule.log()
+    assert log["state_error"] == pytest.approx([loss.item()])
+    assert log["state_error_layers"][0] == pytest.approx(
+        [(part.square().mean() / tape.h[-1].square().mean()).item() for part in wrong]
+    )
 
 
 def test_credit_bridge_learns_by_the_gradient_of_bridge_and_terminal_losses():

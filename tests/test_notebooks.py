@@ -1,6 +1,5 @@
 """The runner: parameters refused early, executions verified for real, results canonical."""
 
-
 import nbformat
 import papermill
 import pytest

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from creditaudit import identity, records, sweep, train
+from creditaudit import spec as spec_module
 from creditaudit.records import RecordError, Store
 from creditaudit.spec import RunSpec, SpecError
 
@@ -33,6 +34,45 @@ def test_an_interrupted_run_continues_to_the_same_bits(tmp_path, monkeypatch):
     assert seen == [3, 4]
     assert content(resumed) == content(whole)
     assert not list((tmp_path / "cut" / "checkpoints").glob("*"))
+
+
+def interrupted(specs, store, at=2):
+    def pull_the_plug(spec, epoch, accuracy):
+        if epoch == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train.run_stack(specs, store, pull_the_plug)
+
+
+def test_a_checkpoint_serves_only_the_runs_it_is_of(tmp_path, monkeypatch):
+    """Another stack that begins with the same run must not go on from these weights."""
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    first, second, third = (RunSpec(method="dfa", seed=seed, **TINY) for seed in (1, 2, 3))
+    interrupted([first, second], Store(tmp_path / "cut"))
+    whole = train.run_stack([first, third], Store(tmp_path / "whole"))
+    resumed = train.run_stack([first, third], Store(tmp_path / "cut"))
+    assert [content(record) for record in resumed] == [content(record) for record in whole]
+
+
+def test_a_damaged_checkpoint_costs_its_run_a_new_start_and_nothing_else(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    spec, store = RunSpec(method="dfa", **TINY), Store(tmp_path)
+    interrupted([spec], store)
+    (checkpoint,) = (tmp_path / "checkpoints").glob("*.pt")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:500])
+    assert content(train.run(spec, store)) == content(train.run(spec, Store(tmp_path / "whole")))
+    assert "starts again" in capsys.readouterr().err
+
+
+def test_records_of_another_recipe_are_passed_over(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    train.run(RunSpec(method="dfa", **TINY), store)
+    for module in (records, spec_module):
+        monkeypatch.setattr(module, "RECIPE", 2)
+    assert store.all() == []
+    with pytest.raises(RecordError, match="made by recipe 1, this is recipe 2"):
+        records.load(next(store.folder.glob("*.json")))
 
 
 def test_a_stack_of_runs_gives_the_records_of_single_ones(tmp_path):
@@ -69,8 +109,8 @@ def test_training_leaves_the_process_as_it_was(tmp_path):
 def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
     good, bad = RunSpec(method="dfa", **TINY), RunSpec(method="dfa", **TINY | {"train_size": 10**6})
     store = Store(tmp_path)
-    with pytest.raises(RuntimeError, match=bad.key):
-        sweep.train_all([good, bad], store, jobs=1)
+    with pytest.raises(sweep.RunsFailed, match=rf"1 of 2 runs failed(.|\n)*{bad.key}"):
+        sweep.train_all([bad, good], store, jobs=1)
     assert store.get(good) is not None
 
 
@@ -142,3 +182,9 @@ def test_identity_check_needs_no_training():
     measured = identity.measure(256, 4, 42, "tiny")
     assert min(measured["block_ratio"]) > 0.08 and max(measured["block_ratio"]) < 0.12
     assert 0.97 < measured["cosine"] < 0.99
+
+
+def test_a_null_that_no_feedback_matrix_touches_is_not_invented(tmp_path):
+    """FA at L = 2: the only deep block gets the exact gradient, so fresh matrices change nothing there."""
+    assert train.run(RunSpec(method="fa", **TINY), Store(tmp_path)).final["fresh_null"] is None
+    assert train.run(RunSpec(method="dfa", **TINY), Store(tmp_path)).final["fresh_null"]["std"] > 0

@@ -39,3 +39,10 @@ def test_a_difference_in_the_course_of_training_is_found(capsys):
     other = replace(other, epochs=other.epochs | {"test_accuracy": [0.1, 0.2, 0.3]})
     assert verify._compare(run(), other) == 1
     assert "first at epochs.test_accuracy[0]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("extra", [{"new": 1.0}, {"block_growth": [1.0]}, {"fresh_null": {"mean": 0.0}}])
+def test_what_only_one_of_them_has_is_a_difference(extra, capsys):
+    other = run()
+    assert verify._compare(run(), replace(other, final=other.final | extra)) == 1
+    assert f"first at final.{next(iter(extra))}" in capsys.readouterr().out

@@ -230,7 +230,9 @@ def _fresh_null(net: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -> dict[s
     for draw in range(FRESH_DRAWS):
         credit = walk(_redrawn(rule, seed + 10_000 * (draw + 1)), sheet.tape)[1:]
         deep = [l for l in range(1, len(credit)) if not torch.equal(credit[l][0], sheet.credit[l])]
-        values.append(sum(cosines(credit[l][0], sheet.g[l]).nanmean().item() for l in deep) / max(len(deep), 1))
+        if not deep:
+            return None
+        values.append(sum(cosines(credit[l][0], sheet.g[l]).nanmean().item() for l in deep) / len(deep))
     return _spread(values)
 
 

@@ -68,7 +68,9 @@ class Store:
         return load(path) if path.exists() else None
 
     def all(self) -> list[Record]:
-        return [load(path) for path in sorted(self.folder.glob("*.json"))]
+        """Every record of this recipe; those of another one belong to other code and are passed over."""
+        records = (load(path, of_any_recipe=True) for path in sorted(self.folder.glob("*.json")))
+        return [record for record in records if record is not None]
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
         """The runs that still have to be trained, each once, in the order given."""
@@ -80,11 +82,16 @@ class Store:
         return path
 
 
-def load(path: Path) -> Record:
-    """Read one record, refusing one that was edited, cut short, renamed or made by another recipe."""
+def load(path: Path, of_any_recipe: bool = False) -> Record | None:
+    """Read one record, refusing one that was edited, cut short or renamed.
+
+    One made by another recipe is refused too, or is None where that is allowed.
+    """
     body, where = read_checked(path), paths.shown(path)
     remedy = f"delete {where} to have the run trained again"
     if body["recipe"] != RECIPE:
+        if of_any_recipe:
+            return None
         raise RecordError(f"{where} was made by recipe {body['recipe']}, this is recipe {RECIPE}; {remedy}")
     spec = RunSpec(**body["spec"])
     if not spec.key == body["key"] == path.stem:

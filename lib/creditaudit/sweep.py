@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,15 @@ class Interrupted(RuntimeError):
     exit_code = 130  # as a shell reports Ctrl-C
 
 
+class RunsFailed(RuntimeError):
+    """Some runs failed, the others were trained; the first failure is the cause of this one."""
+
+    def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
+        lines = "\n".join(f"  {failure}" for failure in failures)
+        super().__init__(f"{len(failures)} of {asked} runs failed, the others are saved:\n{lines}")
+        self.__cause__ = failures[0]
+
+
 def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, device: str = "cpu") -> int:
     """Train what is missing, in the order given; returns how many runs were trained."""
     missing = store.missing(specs)
@@ -51,10 +60,11 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
     try:
         with _ctrl_c_ignored():
             running = {pool.submit(_train_one, spec, store.folder.parent): spec for spec in missing}
-        waiting = set(running)
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
+        failed = []
+        for future in as_completed(running):
+            if error := future.exception():
+                failed.append(error)
+            else:
                 board.finish(running[future], future.result())
         pool.shutdown()
     except BaseException as error:
@@ -69,8 +79,11 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
         raise
     finally:
         reports.put(None)
+        reports.cancel_join_thread()  # a worker killed while it wrote must not keep us from leaving
         listener.join(5)
         board.close()
+    if failed:
+        raise RunsFailed(failed, len(missing))
     return len(missing)
 
 

@@ -5,6 +5,7 @@ so a checkpoint needs no generator state, and a run interrupted anywhere continu
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from torch import Tensor
 from creditaudit import data, diagnostics
 from creditaudit.engine import Stack
 from creditaudit.records import Record, Store, plain, provenance
-from creditaudit.spec import RECIPE, RunSpec
+from creditaudit.spec import RunSpec
 
 CHECKPOINT_SECONDS = 20.0  # at most this much work is lost when a run is killed
 
@@ -162,15 +163,26 @@ class Training:
     def _checkpoint(self) -> None:
         self.checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.checkpoint_path.with_suffix(f".{os.getpid()}")
-        state = {"recipe": RECIPE, "epoch": self.epoch, "logs": self.logs, "wall": self.wall, "cpu": self.cpu}
-        torch.save(state | {"stack": self.stack.state()}, scratch)
+        state = {"runs": self._runs(), "epoch": self.epoch, "logs": self.logs, "wall": self.wall, "cpu": self.cpu}
+        with scratch.open("wb") as file:
+            torch.save(state | {"stack": self.stack.state()}, file)
+            os.fsync(file.fileno())
         scratch.replace(self.checkpoint_path)
 
     def _resume(self) -> None:
+        """Go on from the checkpoint; one that is damaged, or of other runs, is as good as none."""
         if not self.checkpoint_path.exists():
             return
-        state = torch.load(self.checkpoint_path, weights_only=True)
-        if state["recipe"] == RECIPE:
+        try:
+            state = torch.load(self.checkpoint_path, weights_only=True, map_location=self.device)
+        except Exception as error:
+            print(f"{self.checkpoint_path.name} cannot be read ({error}): its run starts again", file=sys.stderr)
+            return
+        if state.get("runs") == self._runs():
             self.stack.load_state(state["stack"])
             self.epoch, self.logs = state["epoch"], state["logs"]
             self.wall, self.cpu = state["wall"], state["cpu"]
+
+    def _runs(self) -> list[str]:
+        """Whose checkpoint it is; a key holds the recipe too."""
+        return [spec.key for spec in self.specs]

@@ -4,6 +4,7 @@ import math
 import random
 import tempfile
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def _compare(committed: Record, again: Record) -> int:
     decades = _decades(committed.final["h_norm"][-1], again.final["h_norm"][-1])
     close = off <= ACCURACY_TOLERANCE and decades <= DECADES
     where = "the same kind of CPU, so this should be bit-equal" if alike else "another kind of CPU or torch"
-    first = next(_differences("", _contents(committed), _contents(again)))
+    first = next(_differences("", _contents(committed), _contents(again)), "a number's type")
     print(
         f"{committed.spec.key}: differs (first at {first}), accuracy by {off:.4f}, log10 ||h_L|| by {decades:.2f}; "
         f"{where}: {'within tolerance' if close and not alike else 'FAILED'}"
@@ -62,11 +63,12 @@ def _platform(source: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _differences(place: str, a: Any, b: Any) -> Iterator[str]:
-    if isinstance(a, dict):
-        for name in a:
-            yield from _differences(f"{place}.{name}".lstrip("."), a[name], b.get(name))
+    """Where two contents differ; a name or an entry that only one of them has is a difference."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in sorted(a.keys() | b.keys()):
+            yield from _differences(f"{place}.{name}".lstrip("."), a.get(name), b.get(name))
     elif isinstance(a, list) and isinstance(b, list):
-        for index, pair in enumerate(zip(a, b, strict=False)):
+        for index, pair in enumerate(zip_longest(a, b)):
             yield from _differences(f"{place}[{index}]", *pair)
     elif a != b:
         yield place

@@ -20,7 +20,7 @@ class StateBridge(LearnedRule):
     def __init__(self, runs: int, width: int, depth: int) -> None:
         self.sizes = [width + 1 + CLASSES, *[width] * STATE_BRIDGE.layers]
         super().__init__(runs, width, depth)
-        self.errors: list[Tensor] = []
+        self.errors: list[tuple[Tensor, Tensor]] = []  # of each batch: over all layers, and layer by layer
 
     def begin(self, tape: Tape) -> None:
         self.tape, layers = tape, self.layers(self.weights)
@@ -48,13 +48,21 @@ class StateBridge(LearnedRule):
     def learn(self, tape: Tape, lr: float) -> None:
         wrong = self.guess - tape.h[-1].repeat(1, self.depth, 1)
         scale = self.depth * tape.h[-1].square().sum((1, 2), keepdim=True)
-        self.errors.append(wrong.square().sum((1, 2)) / scale[:, 0, 0])
+        by_layer = wrong.view(-1, self.depth, tape.batch * self.width).square().sum(2) * (self.depth / scale[:, 0])
+        self.errors.append((wrong.square().sum((1, 2)) / scale[:, 0, 0], by_layer))
         dout = wrong.mul_(2 / scale)
         self.now.pull(self.layers(self.weights), dout)
         self.now.write_gradients(dout, self.layers(self.gradient))
         self.adamw(lr)
 
-    def log(self) -> dict[str, list[float]]:
-        """`state_error`: ||G - h_L||^2 / ||h_L||^2, mean over layers and the epoch's batches; 1 is predicting zero."""
+    def log(self) -> dict[str, list]:
+        """`state_error`: ||G - h_L||^2 / ||h_L||^2, mean over layers and the epoch's batches; 1 is predicting zero.
+
+        `state_error_layers` is the same for every h_l from which h_L is predicted.
+        """
         errors, self.errors = self.errors, []
-        return {"state_error": torch.stack(errors).mean(0).tolist()}
+        names = ("state_error", "state_error_layers")
+        return {
+            name: torch.stack(part).mean(0).tolist()
+            for name, part in zip(names, zip(*errors, strict=True), strict=True)
+        }
