@@ -94,7 +94,7 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
     found = tables_audit.pairs(runs)
     assert decisions.conclusions(found, "D3")["fa"] is None and decisions.conclusions(found, "D1")["fa"] is True
     table = tables_audit.verdict_table(tables_audit.per_run(runs)).set_index("method")
-    assert table.verdict["FA"].startswith("D3 open")
+    assert table.verdict["FA"].startswith("PASS(D1+D2), D3 open")
     assert "FA waits for the frozen run" in findings_audit.verdict_caption(tables_audit.per_run(runs))
     assert "cannot decide yet on FA" in findings_audit.headline(runs)
     lost_dfa = runs_of([record for record in records() if not (record.spec.method == "dfa" and record.spec.k == 0)])

@@ -6,8 +6,8 @@ from torch import nn
 
 import creditaudit
 from creditaudit import data, model
+from creditaudit.diagnosis import D2_FLOOR
 from creditaudit.engine import Stack
-from creditaudit.metrics import D2_FLOOR
 from creditaudit.spec import RunSpec
 from creditaudit.train import Training
 
@@ -33,8 +33,8 @@ def test_it_agrees_with_the_engine(trained):
     assert seen.accuracy == pytest.approx(record.final["test_accuracy"], abs=0.005)
     assert seen.h_norm == pytest.approx(record.final["h_norm"], rel=1e-4)
     assert seen.growth == pytest.approx(record.final["growth"], rel=1e-4)
-    assert seen.g_norm == pytest.approx(record.final["g_norm"][-1], rel=1e-4)
     assert seen.g_norm_per_sample == pytest.approx(record.final["g_norm_per_sample"][-1], rel=1e-4)
+    assert seen.g_norm == seen.g_norm_per_sample / 128  # the record's own has a last batch of 4
     assert seen.gain is None and seen.d3 is None
 
 
@@ -69,12 +69,13 @@ def test_an_exploding_stream_fails_d1_and_a_vanishing_reference_d2():
     module = model.ResMLP(SPEC.width, SPEC.depth)
     model.store_module(stack.net, 0, module)
     x, y = data.test_tensors(data.load("tiny"))
-    assert creditaudit.audit(module, x, y).verdict == "PASS"
+    assert creditaudit.audit(module, x, y).verdict == "PASS(D1+D2), D3 open"
+    assert creditaudit.audit(module, x, y, frozen_accuracy=0.0).d3 is not None
     with torch.no_grad():
         module.blocks[1].w2.weight.mul_(1e9)
     seen = creditaudit.audit(module, x, y)
-    assert seen.verdict == "FAIL(D1+D2)" and seen.g_norm < D2_FLOOR
-    assert "FAIL(D1+D2)" in str(seen) and "not measured" in str(seen)
+    assert seen.verdict == "FAIL(D1+D2), D3 open" and seen.g_norm < D2_FLOOR
+    assert "FAIL(D1+D2)" in str(seen) and "not measured" in str(seen) and "blocks.1" in str(seen)
 
 
 class Narrowing(nn.Module):
@@ -105,3 +106,120 @@ def test_a_stream_that_is_not_a_number_fails_d1():
 def test_a_model_without_a_list_of_blocks_asks_for_them():
     with pytest.raises(ValueError, match="blocks="):
         creditaudit.audit(nn.Linear(4, 10), torch.randn(8, 4), torch.randint(0, 10, (8,)))
+
+
+class Residual(nn.Module):
+    """h + f(h), with the skip inside the block (as torchvision has it) or outside; f may work in place."""
+
+    def __init__(self, blocks: list[nn.Module], after: nn.Module, skip: bool = True) -> None:
+        super().__init__()
+        self.blocks, self.after, self.head, self.skip = nn.ModuleList(blocks), after, nn.Linear(16, 10), skip
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x) if self.skip else block(x)
+        return self.head(self.after(x))
+
+
+def literal(net: Residual, x: torch.Tensor, y: torch.Tensor) -> tuple[list[float], float]:
+    """Median norms of the states and of each sample's own gradient at the last, written out."""
+    h = [x]
+    for block in net.blocks:
+        h.append(h[-1] + block(h[-1].clone()) if net.skip else block(h[-1].clone()))
+    last = h[-1].detach().requires_grad_()
+    loss = nn.functional.cross_entropy(net.head(net.after(last.clone())), y, reduction="sum")
+    (g,) = torch.autograd.grad(loss, last)
+    return [state.norm(dim=1).median().item() for state in h], g.norm(dim=1).median().item()
+
+
+def linear() -> nn.Module:
+    return nn.Linear(16, 16)
+
+
+def in_place() -> nn.Module:
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(16, 16))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("after", [nn.Identity(), nn.ReLU(inplace=True), nn.LayerNorm(16)])
+@pytest.mark.parametrize(
+    "make", [lambda: [linear() for _ in range(3)], lambda: [linear()] * 3, lambda: [in_place()] * 2]
+)
+def test_states_and_gradient_are_those_of_the_definition(make, after, skip):
+    """Shared blocks, one list entry called again and again, work in place before, in and after the blocks."""
+    torch.manual_seed(0)
+    net, x, y = Residual(make(), after, skip), torch.randn(40, 16), torch.randint(0, 10, (40,))
+    norms, gradient = literal(net, x, y)
+    seen = creditaudit.audit(net, x, y)
+    if not (skip and isinstance(net.blocks[0], nn.Sequential)):  # an in-place block spoils its own skip
+        assert seen.h_norm == pytest.approx(norms, rel=1e-4)
+        assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
+
+
+def test_the_verdict_does_not_depend_on_how_many_pictures_are_given():
+    net, x, y = (
+        Residual([linear(), linear()], nn.Identity()),
+        torch.randn(1, 16).repeat(300, 1),
+        torch.zeros(300).long(),
+    )
+    few, many = (creditaudit.audit(net, x[:n], y[:n]) for n in (8, 300))
+    assert few.g_norm == pytest.approx(many.g_norm, rel=1e-5)
+
+
+def test_every_module_gets_its_own_mode_back():
+    net = Residual([nn.Sequential(linear(), nn.BatchNorm1d(16)) for _ in range(2)], nn.Dropout())
+    net.train()
+    net.blocks[0][1].eval()
+    before = [module.training for module in net.modules()]
+    creditaudit.audit(net, torch.randn(8, 16), torch.randint(0, 10, (8,)))
+    assert [module.training for module in net.modules()] == before
+
+
+def test_a_model_that_diverged_fails_instead_of_being_refused():
+    net = ConvNet()
+    with torch.no_grad():
+        net.stages[1][0].weight.fill_(torch.nan)
+    seen = creditaudit.audit(net, torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,)))
+    assert seen.verdict.startswith("FAIL(D1+D2)")
+
+
+def test_without_gradients_switched_on_and_without_trainable_parts():
+    net = Residual([linear(), linear()], nn.Identity()).requires_grad_(False)
+    x, y = torch.randn(8, 16), torch.randint(0, 10, (8,))
+    expected = creditaudit.audit(net, x, y)
+    with torch.inference_mode():
+        assert creditaudit.audit(net, x * 1, y) == expected
+
+
+X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"x": X.numpy()}, "takes tensors"),
+        ({"y": Y[:, None]}, "one class number per picture"),
+        ({"y": Y.float()}, "one class number per picture"),
+        ({"y": Y[:5]}, "8 pictures and 5 labels"),
+        ({"y": Y + 10}, "10 outputs"),
+        ({"x": X.where(X < 9, torch.nan) * torch.nan}, "not finite"),
+        ({"frozen_accuracy": 34.9}, "not a percentage"),
+        ({"blocks": []}, "empty"),
+        ({"blocks": [nn.Linear(2, 2)]}, "modules of this model"),
+        ({"model": nn.Sequential(Residual([linear(), linear()], nn.Identity()), nn.Softmax(-1))}, "logits before"),
+        ({"model": nn.Sequential(Residual([linear(), linear()], nn.Identity()), nn.Flatten(0))}, "must return logits"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_a_sentence(arguments, said):
+    arguments = {"model": Residual([linear(), linear()], nn.Identity()), "x": X, "y": Y} | arguments
+    if isinstance(arguments["model"], nn.Sequential):
+        arguments["blocks"] = list(arguments["model"][0].blocks)
+    with pytest.raises((TypeError, ValueError), match=said):
+        creditaudit.audit(**arguments)
+
+
+def test_lists_of_equal_length_are_not_guessed_between():
+    net = ConvNet()
+    net.more = nn.ModuleList(nn.Identity() for _ in net.stages)
+    with pytest.raises(ValueError, match="stages, more are equally long"):
+        creditaudit.audit(net, torch.randn(8, 3, 16, 16), Y)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from creditaudit import style
-from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN, read
+from creditaudit import diagnosis, style
+from creditaudit.diagnosis import D1_LIMIT, D3_GAIN
+from creditaudit.metrics import gain, read
 from creditaudit.records import Record
 from creditaudit.spreads import as_table
 
@@ -52,19 +53,15 @@ def ignorance(record: Record) -> float:
 
 
 def scale_is_stable(record: Record, frozen: Record | None = None) -> bool:
-    growth = record.final["growth"]
-    return growth is not None and growth <= D1_LIMIT
+    return diagnosis.scale_is_stable(record.final["growth"])
 
 
 def reference_is_valid(record: Record, frozen: Record | None = None) -> bool:
-    g_last = record.final["g_norm"][-1]
-    return g_last is not None and g_last >= D2_FLOOR
+    return diagnosis.reference_is_valid(record.final["g_norm"][-1])
 
 
 def depth_is_used(record: Record, frozen: Record | None) -> Answer:
-    if frozen is None:
-        return None
-    return record.final["test_accuracy"] - frozen.final["test_accuracy"] >= D3_GAIN
+    return diagnosis.depth_is_used(gain(record, frozen))
 
 
 def passes(record: Record, frozen: Record | None) -> Answer:

@@ -1,23 +1,22 @@
-"""`creditaudit.audit(model, x, y)`: D1, D2 and D3 for anybody's torch model.
+"""`creditaudit.audit(model, x, y)`: D1, D2 and D3 for anybody's torch classifier.
 
-The model is run as it is. Forward hooks catch what enters each block, the states h_0 .. h_{L-1}. The last state h_L is
-what leaves the last block where the blocks hand on the stream themselves, and what enters the next module where the
-skip is added outside; one backward pass gives the gradient there. All states must be of one shape, else their norms are
-not comparable. Nothing about how the model was trained is needed, except for D3: the accuracy of the same model trained
-with its blocks frozen.
+The model is run as it is, and left as it was. What enters a block, call by call, are the states h_0 .. h_{L-1}; a block
+that is called twice (shared weights) counts twice. The last state h_L is what leaves the last block where the blocks
+hand on the stream themselves, and what enters the next module where the skip is added outside; one backward pass gives
+the gradient there. Nothing about how the model was trained is needed, except for D3: the accuracy of the same model
+trained with its blocks frozen.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from creditaudit.diagnostics import largest
-from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN
+from creditaudit import diagnosis
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN
+from creditaudit.stream import Stream
 
 BATCH = 128  # the study's: ||g_L|| of a mean loss shrinks with the batch
 
@@ -26,40 +25,39 @@ BATCH = 128  # the study's: ||g_L|| of a mean loss shrinks with the batch
 class Audit:
     """What the diagnostics say. `gain` and `d3` are None where no frozen accuracy was given."""
 
+    blocks: list[str]  # names of the audited modules
     accuracy: float
     h_norm: list[float]  # median ||h_l||, l = 0..L
     growth: float  # D1: max_l of h_norm[l+1] / h_norm[l]
-    g_norm: float  # D2: median ||dCE/dh_L||, mean CE over batches of 128
+    g_norm: float  # D2: median ||dCE/dh_L|| as a mean CE over 128 pictures has it
     g_norm_per_sample: float  # the same, free of the batch size
     gain: float | None  # D3: accuracy minus the frozen model's
 
     @property
     def d1(self) -> bool:
-        return self.growth <= D1_LIMIT
+        return diagnosis.scale_is_stable(self.growth)
 
     @property
     def d2(self) -> bool:
-        return self.g_norm >= D2_FLOOR
+        return diagnosis.reference_is_valid(self.g_norm)
 
     @property
     def d3(self) -> bool | None:
-        return None if self.gain is None else self.gain >= D3_GAIN
+        return diagnosis.depth_is_used(self.gain)
 
     @property
     def verdict(self) -> str:
-        """PASS, or FAIL(D1+D2) and so on; what was not measured is not judged."""
-        failed = [name for name in ("d1", "d2", "d3") if getattr(self, name) is False]
-        return f"FAIL({'+'.join(failed).upper()})" if failed else "PASS"
+        return diagnosis.verdict(self.growth, self.g_norm, self.gain)
 
     def __str__(self) -> str:
-        gain = "not measured: pass the accuracy with frozen blocks" if self.gain is None else f"{self.gain:+.3f}"
+        gain = "not measured: pass frozen_accuracy" if self.gain is None else f"{self.gain:+.3f}"
         return (
             f"{self.verdict}\n"
             f"  D1 scale stability     growth {self.growth:.3g} (fails above {D1_LIMIT:g})\n"
             f"  D2 reference validity  ||g_L|| {self.g_norm:.3g} (fails below {D2_FLOOR:g}), "
             f"{self.g_norm_per_sample:.3g} per sample\n"
             f"  D3 depth utility       {gain} (must be at least {D3_GAIN:+.2f})\n"
-            f"  accuracy {self.accuracy:.4f}"
+            f"  accuracy {self.accuracy:.4f}; blocks: {', '.join(self.blocks)}"
         )
 
 
@@ -70,96 +68,94 @@ def audit(
     blocks: Sequence[nn.Module] | None = None,
     frozen_accuracy: float | None = None,
 ) -> Audit:
-    """D1-D3 of a classifier on test pictures x with labels y.
+    """D1-D3 of a classifier that returns logits [n, classes] for test pictures x with labels y.
 
     `blocks` are the modules whose inputs are the states of the stream; by default the longest `nn.ModuleList` or
     `nn.Sequential` in the model that is not inside another one.
     """
-    chosen = list(blocks) if blocks is not None else _outer_list(model)
-    training = model.training
+    x, y = _checked(x, y, frozen_accuracy)
+    chosen = _checked_blocks(model, list(blocks)) if blocks is not None else _outer_list(model)
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        sheets = [_examine(model, chosen, xb, yb) for xb, yb in zip(x.split(BATCH), y.split(BATCH), strict=True)]
+        with torch.inference_mode(False), torch.enable_grad():
+            parts = [_examine(model, chosen, *batch) for batch in zip(x.split(BATCH), y.split(BATCH), strict=True)]
     finally:
-        model.train(training)
-    h_norm = torch.cat([norms for norms, _, _ in sheets], 1).median(1).values.tolist()
-    gradients = torch.cat([g for _, g, _ in sheets])
-    sizes = torch.cat([torch.full_like(g, len(g)) for _, g, _ in sheets])
-    accuracy = sum(hits for _, _, hits in sheets) / len(y)
+        for module, mode in modes.items():
+            module.training = mode
+    h, g, hits = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+    h_norm, per_sample = h.median(1).values, g.median().item()
+    accuracy = hits.double().mean().item()
     return Audit(
+        blocks=_names(model, chosen),
         accuracy=accuracy,
-        h_norm=h_norm,
-        growth=largest([after / before for before, after in pairwise(h_norm)]),
-        g_norm=gradients.median().item(),
-        g_norm_per_sample=(gradients * sizes).median().item(),
+        h_norm=h_norm.tolist(),
+        growth=(h_norm[1:] / h_norm[:-1]).max().item(),
+        g_norm=per_sample / BATCH,
+        g_norm_per_sample=per_sample,
         gain=None if frozen_accuracy is None else accuracy - frozen_accuracy,
     )
 
 
-def _examine(model: nn.Module, blocks: list[nn.Module], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Row norms of h_0..h_L [L+1, n], of g_L [n], and the number of hits."""
-    entering: dict[int, Tensor] = {}
-    leaving: dict[int, Tensor] = {}
-    hooks = [block.register_forward_pre_hook(partial(_catch, entering, l)) for l, block in enumerate(blocks)]
-    hooks += [block.register_forward_hook(partial(_catch_output, leaving, l)) for l, block in enumerate(blocks)]
-    inner = {module for block in blocks for module in block.modules()}
-    after = partial(_catch_next, entering, len(blocks))
-    hooks += [m.register_forward_pre_hook(after) for m in model.modules() if m not in inner and not list(m.children())]
-    try:
-        with torch.enable_grad():
-            logits = model(x)
-            loss = cross_entropy(logits, y)
-            states = _states(entering, leaving, len(blocks))
-            (gradient,) = torch.autograd.grad(loss, states[-1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.stack([_row_norms(h) for h in states]), _row_norms(gradient), int((logits.argmax(-1) == y).sum())
+def _examine(model: nn.Module, blocks: list[nn.Module], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row norms of h_0..h_L [L+1, n], of every sample's own gradient at h_L [n], and hits [n]."""
+    with Stream(model, blocks) as stream:
+        logits = model(x.clone() if x.is_inference() else x)
+    _check_logits(logits, y)
+    states, last = stream.norms(len(x)), stream.last()
+    # the sum, not the mean, of the losses: a sample's gradient is then its own, whatever the batch
+    (gradient,) = torch.autograd.grad(cross_entropy(logits, y, reduction="sum"), last)
+    return states, torch.linalg.vector_norm(gradient.double().flatten(1), dim=-1), logits.argmax(-1) == y
 
 
-def _states(entering: dict[int, Tensor], leaving: dict[int, Tensor], depth: int) -> list[Tensor]:
-    """h_0 .. h_L, or what is wrong with the choice of blocks."""
-    if len(leaving) < depth:
-        raise ValueError("a block was not called: name the blocks yourself, blocks=[...]")
-    hand_on = depth > 1 and all(torch.equal(leaving[l], entering[l + 1]) for l in range(depth - 1))
-    last = leaving[depth - 1] if hand_on else entering.get(depth)
-    if last is None:
-        raise ValueError("nothing follows the last block: name the blocks yourself, blocks=[...]")
-    states = [*(entering[l] for l in range(depth)), last]
-    if len(shapes := {tuple(h.shape[1:]) for h in states}) > 1:
-        raise ValueError(
-            f"the states differ in shape ({', '.join(map(str, sorted(shapes)))}), so their norms cannot be compared: "
-            "name blocks that keep the stream's shape, blocks=[...]"
-        )
-    return states
+def _checked(x: Tensor, y: Tensor, frozen_accuracy: float | None) -> tuple[Tensor, Tensor]:
+    for name, value in (("x", x), ("y", y)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} is a {type(value).__name__}: audit takes tensors, x [n, ...] and y [n]")
+    if y.dim() != 1 or y.is_floating_point() or y.dtype == torch.bool:
+        raise ValueError(f"y must hold one class number per picture, [n] integers; it is {list(y.shape)} of {y.dtype}")
+    if len(x) != len(y) or not len(x):
+        raise ValueError(f"{len(x)} pictures and {len(y)} labels: there must be as many of each, and at least one")
+    if x.is_floating_point() and not x.isfinite().all():
+        raise ValueError("x holds values that are not finite: what fails would be the pictures, not the model")
+    if frozen_accuracy is not None and not 0 <= frozen_accuracy <= 1:
+        raise ValueError(f"frozen_accuracy = {frozen_accuracy} is outside 0..1: it is a fraction, not a percentage")
+    return x, y.long()
 
 
-def _catch(states: dict[int, Tensor], l: int, _: nn.Module, inputs: tuple) -> None:
-    states[l] = inputs[0]
+def _check_logits(logits: Tensor, y: Tensor) -> None:
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(y):
+        seen = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"the model must return logits [n, classes]; for {len(y)} pictures it returned {seen}")
+    if y.min() < 0 or y.max() >= logits.shape[1]:
+        raise ValueError(f"labels run from {y.min()} to {y.max()}, but the model has {logits.shape[1]} outputs")
+    rows = logits.detach().double()
+    if logits.shape[1] > 1 and (rows >= 0).all() and torch.allclose(rows.sum(1), rows.new_ones(()), atol=1e-4):
+        raise ValueError("the model's outputs are probabilities: audit needs the logits before the softmax")
 
 
-def _catch_output(states: dict[int, Tensor], l: int, _: nn.Module, __: tuple, output: Tensor) -> Tensor:
-    states[l] = output if output.requires_grad else output.requires_grad_()
-    return states[l]
-
-
-def _catch_next(states: dict[int, Tensor], depth: int, _: nn.Module, inputs: tuple) -> tuple:
-    """The first module called after the last block."""
-    if depth - 1 not in states or depth in states:
-        return inputs
-    h = inputs[0] if inputs[0].requires_grad else inputs[0].requires_grad_()
-    states[depth] = h
-    return (h, *inputs[1:])
-
-
-def _row_norms(tensor: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(tensor.detach().double().flatten(1), dim=-1)
+def _checked_blocks(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    known = set(model.modules())
+    for block in blocks:
+        if not isinstance(block, nn.Module) or block not in known:
+            raise ValueError(f"blocks must be modules of this model; {block!r:.60} is none")
+    if not blocks:
+        raise ValueError("blocks is empty: name the modules to audit")
+    return list(dict.fromkeys(blocks))
 
 
 def _outer_list(model: nn.Module) -> list[nn.Module]:
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
-    inside = {part for module in lists for part in module.modules() if part is not module}
-    outer = [list(module) for module in lists if module not in inside]
-    if not outer:
+    lists = {name: m for name, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential)}
+    inside = {part for module in lists.values() for part in module.modules() if part is not module}
+    outer = {name: module for name, module in lists.items() if module not in inside and len(module)}
+    longest = [name for name, module in outer.items() if len(module) == max(map(len, outer.values()))]
+    if not longest:
         raise ValueError("no nn.ModuleList or nn.Sequential in this model: pass blocks=[...], the modules to audit")
-    return max(outer, key=len)
+    if len(longest) > 1:
+        raise ValueError(f"{', '.join(longest)} are equally long: pass blocks=[...], the modules to audit")
+    return list(dict.fromkeys(outer[longest[0]]))
+
+
+def _names(model: nn.Module, blocks: list[nn.Module]) -> list[str]:
+    names = {module: name for name, module in model.named_modules()}
+    return [names[block] for block in blocks]

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from creditaudit import style
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR
 from creditaudit.marks import (
     blank_if_empty,
     dodged_points,
@@ -16,7 +17,6 @@ from creditaudit.marks import (
     value_bars,
     whole_epochs,
 )
-from creditaudit.metrics import D1_LIMIT, D2_FLOOR
 from creditaudit.spreads import digits
 
 

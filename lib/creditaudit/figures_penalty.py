@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from creditaudit import style
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR
 from creditaudit.marks import blank_if_empty, limit_line, method_legend, plain_title, whole_epochs
-from creditaudit.metrics import D1_LIMIT, D2_FLOOR
 from creditaudit.spreads import decades
 from creditaudit.tables import summarise
 from creditaudit.tables_penalty import at

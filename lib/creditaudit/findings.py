@@ -10,11 +10,12 @@ import pandas as pd
 from creditaudit import identity, identity_rows, metrics, params, paths, protocol, style, tables
 from creditaudit.claims import Result, check, load_claims
 from creditaudit.collect import Runs, resume_command
+from creditaudit.diagnosis import D3_GAIN
 from creditaudit.records import Store
 from creditaudit.report import summary
 
 MEANING = {"D1": "D1, the scale", "D2": "D2, the reference"}
-HELPS = 100 * metrics.D3_GAIN  # percentage points: D3's own threshold
+HELPS = 100 * D3_GAIN  # percentage points: D3's own threshold
 
 
 def section_runs(section: str, set_name: str, profile: str) -> Runs:
@@ -194,14 +195,14 @@ def _repaired(plain: Runs, fixed: Runs, gain: float) -> str:
     if left:
         return f"{repaired}; {listed(left)} still {'fails' if len(left) == 1 else 'fail'}"
     return repaired + (
-        ", but not the direction: depth stays unused" if gain < metrics.D3_GAIN else ", and the blocks are of use again"
+        ", but not the direction: depth stays unused" if gain < D3_GAIN else ", and the blocks are of use again"
     )
 
 
 def _failures(runs: Runs) -> list[str]:
     """Which of D1 and D2 fail in most of these runs."""
-    verdicts_ = [metrics.verdict(record, record) for record in runs.records]
-    return [name for name in ("D1", "D2") if sum(name in text for text in verdicts_) * 2 > len(verdicts_)]
+    failed = [name for record in runs.records for name in metrics.failures(record)]
+    return [name for name in ("D1", "D2") if failed.count(name) * 2 > len(runs.records)]
 
 
 def frozen_answer(ladder: Runs) -> str:

@@ -4,11 +4,11 @@ import pandas as pd
 
 from creditaudit import decisions, style
 from creditaudit.collect import Runs
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, OPEN
 from creditaudit.findings import listed, undecided
-from creditaudit.metrics import D1_LIMIT, D2_FLOOR, D3_GAIN
 from creditaudit.spreads import by_method, decades, digits, named_means, sample_note, spread
 from creditaudit.tables import summarise
-from creditaudit.tables_audit import OPEN, pairs, per_run, trained
+from creditaudit.tables_audit import pairs, per_run, trained
 
 NOTHING = "**No run has finished yet.**"
 ERROR_FALLS = 10.0  # times: from here on State Bridge is said to predict the state, as in its claim

@@ -16,11 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from creditaudit import diagnosis
 from creditaudit.records import Record
-
-D1_LIMIT = 50.0  # growth over one block above which D1 fails
-D2_FLOOR = 1e-7  # |g_L| below which D2 fails
-D3_GAIN = 0.02  # accuracy over the frozen network that D3 asks for
 
 Value = float | list[float] | None  # None: not finite, or not measured in this run
 
@@ -42,24 +39,24 @@ def read(name: str, record: Record, layer: int | None = None) -> Value:
     return metric.read(record, layer) if metric.layer else metric.read(record)
 
 
-def verdict(record: Record, frozen: Record) -> str:
+def verdict(record: Record, frozen: Record | None) -> str:
     """PASS, or FAIL(D1+D2) and so on; `frozen` is the k = 0 run that D3 subtracts."""
-    gain = record.final["test_accuracy"] - frozen.final["test_accuracy"]
-    growth, g_last = record.final["growth"], record.final["g_norm"][-1]
-    # A number that overflowed is stored as null: the worst case of D1, and no reference for D2.
-    failed = {
-        "D1": growth is None or growth > D1_LIMIT,
-        "D2": g_last is None or g_last < D2_FLOOR,
-        "D3": gain < D3_GAIN,
-    }
-    names = "+".join(name for name, fails in failed.items() if fails)
-    return f"FAIL({names})" if names else "PASS"
+    return diagnosis.verdict(record.final["growth"], record.final["g_norm"][-1], gain(record, frozen))
 
 
-def first_failure(values: list[float | None], fails: Callable[[float], bool]) -> int:
+def gain(record: Record, frozen: Record | None) -> float | None:
+    """D3's statistic."""
+    return None if frozen is None else record.final["test_accuracy"] - frozen.final["test_accuracy"]
+
+
+def failures(record: Record) -> list[str]:
+    """Which of D1 and D2 fail at the end of a run."""
+    return diagnosis.failures(record.final["growth"], record.final["g_norm"][-1])
+
+
+def first_failure(values: list[float | None], passes: Callable[[float | None], bool]) -> int:
     """The first epoch, counted from 1, at which a diagnostic fails; one past the last where it never does."""
-    hits = (epoch for epoch, value in enumerate(values, 1) if value is None or fails(value))
-    return next(hits, len(values) + 1)
+    return next((epoch for epoch, value in enumerate(values, 1) if not passes(value)), len(values) + 1)
 
 
 def growth_by_epoch(record: Record) -> list[float | None]:
@@ -104,11 +101,11 @@ def _state_error_fall(record: Record) -> float | None:
 
 
 def _first_d1(record: Record) -> int:
-    return first_failure(growth_by_epoch(record), lambda growth: growth > D1_LIMIT)
+    return first_failure(growth_by_epoch(record), diagnosis.scale_is_stable)
 
 
 def _first_d2(record: Record) -> int:
-    return first_failure(g_last_by_epoch(record), lambda g: g < D2_FLOOR)
+    return first_failure(g_last_by_epoch(record), diagnosis.reference_is_valid)
 
 
 def _h_times_g(record: Record) -> float | None:

@@ -147,7 +147,7 @@ def _grown(ladder: Runs) -> str:
     full = [r for r in ladder.records if r.spec.method == "dfa" and r.spec.k == r.spec.depth]
     if not full:
         return "the explosion of DFA's scale takes longer."
-    failing = sorted({name for r in full for name in ("D1", "D2") if name in metrics.verdict(r, r)})
+    failing = sorted({name for record in full for name in metrics.failures(record)})
     if not failing:
         return f"after {full[0].spec.epochs} epochs DFA still passes D1 and D2."
     rest = [name for name in ("D1", "D2") if name not in failing]

@@ -12,11 +12,11 @@ import pandas as pd
 from creditaudit import metrics, style
 from creditaudit.collect import COLUMNS, Runs
 from creditaudit.decisions import Pair
+from creditaudit.diagnosis import OPEN
 from creditaudit.records import Record
 from creditaudit.spreads import as_table, by_method, spread
 
 STUDY_BASELINE = "dfa"  # whose frozen network the study subtracts for every method
-OPEN = "D3 open"  # the frozen run is missing
 
 
 def trained(runs: Runs) -> Runs:
@@ -84,19 +84,11 @@ def _row(record: Record, frozen: Record | None, study: Record | None) -> dict[st
         "g_last": final["g_norm"][-1],
         "g_last_per_sample": final["g_norm_per_sample"][-1],
         "stability": final["stability"],
-        "gain": _gain(record, frozen),
-        "gain_dfa": _gain(record, study),
-        "verdict": _verdict(record, frozen),
-        "verdict_dfa": _verdict(record, study),
+        "gain": _points(metrics.gain(record, frozen)),
+        "gain_dfa": _points(metrics.gain(record, study)),
+        "verdict": metrics.verdict(record, frozen),
+        "verdict_dfa": metrics.verdict(record, study),
     }
-
-
-def _verdict(record: Record, frozen: Record | None) -> str:
-    """PASS, FAIL(D1+D2+D3); without the frozen run what D1 and D2 already say."""
-    if frozen:
-        return metrics.verdict(record, frozen)
-    known = metrics.verdict(record, record).replace("+D3", "").replace("FAIL(D3)", "")  # no gain over itself
-    return f"{known}, {OPEN}" if known else OPEN
 
 
 def _study_twin(runs: Runs, record: Record) -> Record | None:
@@ -104,8 +96,8 @@ def _study_twin(runs: Runs, record: Record) -> Record | None:
     return next((other for other in runs.records if other.spec == twin), None)
 
 
-def _gain(record: Record, frozen: Record | None) -> float | None:
-    return None if frozen is None else 100 * (record.final["test_accuracy"] - frozen.final["test_accuracy"])
+def _points(gain: float | None) -> float | None:
+    return None if gain is None else 100 * gain
 
 
 def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,107 @@
+"""The stream through somebody's blocks, caught by forward hooks while the model runs.
+
+Norms are taken the moment a state passes, and every state that may serve as the last is handed on as a copy: code that
+works in place (`h += 1`, `nn.ReLU(inplace=True)`) would otherwise change what was seen, or where the gradient is taken.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Stream:
+    """Use as a context around one forward pass; then ask for `norms` and `last`."""
+
+    def __init__(self, model: nn.Module, blocks: list[nn.Module]) -> None:
+        self.blocks, self.called, self.inside = blocks, set(), False
+        self.entered: list[Tensor] = []  # row norms of what entered, call by call
+        self.shapes: list[torch.Size] = []
+        self.left: Tensor | None = None  # what left the last call
+        self.next: Tensor | None = None  # what entered the first module after it
+        self.handed_on: list[bool] = []  # did the next call get just what left?
+        within = {module for block in blocks for module in block.modules()}
+        self.others = [m for m in model.modules() if m not in within and not list(m.children())]
+
+    def __enter__(self) -> "Stream":
+        self.hooks = [block.register_forward_pre_hook(self._enter, with_kwargs=True) for block in self.blocks]
+        self.hooks += [block.register_forward_hook(self._leave) for block in self.blocks]
+        self.hooks += [m.register_forward_pre_hook(self._follow, with_kwargs=True) for m in self.others]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def norms(self, batch: int) -> Tensor:
+        """Row norms of h_0 .. h_L, [L+1, batch]."""
+        if len(self.called) < len(self.blocks):
+            raise ValueError("a block was not called: name the blocks yourself, blocks=[...]")
+        shapes = [*self.shapes, self.last().shape]
+        if len(kinds := {tuple(shape[1:]) for shape in shapes}) > 1:
+            raise ValueError(
+                f"the states differ in shape ({', '.join(map(str, sorted(kinds)))}), so their norms cannot be "
+                "compared: name blocks that keep the stream's shape, blocks=[...]"
+            )
+        if shapes[0][0] != batch:
+            raise ValueError(
+                f"the states are {list(shapes[0])} for {batch} pictures: the first dimension must be the batch "
+                "(for a sequence-first model, pass blocks that see it batch-first)"
+            )
+        return torch.stack([*self.entered, _row_norms(self.last())])
+
+    def last(self) -> Tensor:
+        """h_L, where the gradient is taken."""
+        if self.handed_on and all(self.handed_on):
+            return self.left
+        # One block alone, or the skip is added outside. What follows may already be pooled or flattened.
+        same = self.next is not None and self.next.shape == self.shapes[-1]
+        if same or len(self.shapes) > 1:
+            if self.next is None:
+                raise ValueError("nothing follows the last block: name the blocks yourself, blocks=[...]")
+            return self.next
+        return self.left
+
+    def _enter(self, block: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
+        if self.inside:
+            raise ValueError("a block lies inside another one: name blocks that follow each other, blocks=[...]")
+        state = _first_tensor(arguments, named)
+        if self.left is not None:
+            self.handed_on.append(_equal(state, self.left))
+        self.inside, self.next = True, None
+        self.called.add(block)
+        self.entered.append(_row_norms(state))
+        self.shapes.append(state.shape)
+
+    def _leave(self, block: nn.Module, _: tuple, output: Tensor) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise ValueError(f"a block returned a {type(output).__name__}: name blocks that return one tensor")
+        self.inside, self.left = False, _watched(output)
+        return self.left.clone()
+
+    def _follow(self, _: nn.Module, arguments: tuple, named: dict[str, Any]) -> tuple[tuple, dict] | None:
+        if self.left is None or self.next is not None or not arguments or not isinstance(arguments[0], Tensor):
+            return None
+        self.next = _watched(arguments[0])
+        return (self.next.clone(), *arguments[1:]), named
+
+
+def _first_tensor(arguments: tuple, named: dict[str, Any]) -> Tensor:
+    for value in (*arguments, *named.values()):
+        if isinstance(value, Tensor):
+            return value
+    raise ValueError("a block was called without a tensor: name the blocks yourself, blocks=[...]")
+
+
+def _watched(tensor: Tensor) -> Tensor:
+    """The tensor as a place where the gradient can be taken, in a model without trainable parts too."""
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Equal where not a number, too: a model that diverged still hands on its stream."""
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def _row_norms(tensor: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(tensor.detach().double().flatten(1), dim=-1)
