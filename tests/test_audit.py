@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from creditaudit import decisions, figures_audit, findings_audit, spreads, tables_audit
+from creditaudit import decisions, figures_audit, findings_audit, report, spreads, tables_audit
 from creditaudit.claims import check, load_claims
 from creditaudit.collect import Runs
 from creditaudit.published import beside_ours, split
@@ -174,7 +174,7 @@ def test_state_error_is_only_a_moral_when_it_fell():
     rows, epochs = tables_audit.per_run(runs), tables_audit.trajectories(runs)
     assert "predicting the state is not assigning credit" in findings_audit.state_caption(rows, epochs)
     flat = epochs.assign(state_error=epochs.state_error.where(epochs.state_error.isna(), 1.0))
-    assert "too badly to tell" in findings_audit.state_caption(rows, flat)
+    assert "does not learn to predict" in findings_audit.state_caption(rows, flat)
 
 
 def test_published_numbers_stand_beside_ours_with_a_reading(tmp_path):
@@ -199,4 +199,4 @@ def test_spreads_speak_of_n_and_of_decades():
     frame = rows[rows.method == "bp"].assign(growth=[10.0, 100.0, 1000.0])
     assert spreads.spread(frame, "growth", log=True) == "100 ± 1.00"
     assert spreads.spread(frame.assign(growth=np.nan), "growth", log=True) is None
-    assert [spreads.digits(value) for value in (0.0444, 15.0, 204.0, 4.24e8)] == ["0.044", "15", "200", "4.2e8"]
+    assert [report.digits(value) for value in (0.0444, 15.0, 204.0, 4.24e8)] == ["0.044", "15", "200", "4.2e8"]

@@ -3,7 +3,18 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from creditaudit import claims, figures, findings, identity_rows, overview, paths, protocol, style, tables
+from creditaudit import (
+    claims,
+    figures,
+    findings,
+    findings_ladder,
+    identity_rows,
+    overview,
+    paths,
+    protocol,
+    style,
+    tables,
+)
 from creditaudit.collect import Runs
 from creditaudit.explanations import Entry, Explanation
 from creditaudit.records import Store
@@ -57,13 +68,13 @@ def test_labels_that_would_collide_are_moved_apart():
 
 
 def test_the_ladder_says_what_the_records_say():
-    text = findings.ladder_rungs(CASES["three seeds"])
+    text = findings_ladder.rungs(CASES["three seeds"])
     assert "**BP** goes from 0.310 frozen to 0.510 with all blocks trained, +20.0 ± 0.0 pp (n = 3)" in text
-    assert "its best rung is the frozen one" in text.splitlines()[1]
-    assert "BP $k=2$; DFA frozen" in findings.ladder_caption(CASES["three seeds"])
-    assert "DFA" not in findings.ladder_caption(CASES["rungs missing"])
-    assert "No method has all its rungs yet" in findings.ladder_caption(LOST)
-    assert findings.ladder_rungs(LOST).count("not yet decided") == 2
+    assert "Its best rung is the frozen one" in text.splitlines()[1]
+    assert "BP $k=2$; DFA frozen" in findings_ladder.caption(CASES["three seeds"])
+    assert "DFA" not in findings_ladder.caption(CASES["rungs missing"])
+    assert "No method has all its rungs yet" in findings_ladder.caption(LOST)
+    assert findings_ladder.rungs(LOST).count("not yet decided") == 2
 
 
 def test_the_first_answer_follows_the_records():
@@ -86,9 +97,9 @@ def penalty_runs(after: float, g_after: float = 1e-6) -> Runs:
 
 def test_what_the_penalty_fixes_depends_on_the_records():
     unused = findings.penalty_answer(penalty_runs(0.36), 0.01)
-    assert "repairs D1, the scale and D2, the reference" in unused
-    assert "depth stays unused" in unused and "+1.0 pp against leaving" in unused
-    assert "of use again" in findings.penalty_answer(penalty_runs(0.40), 0.01)
+    assert "repairs D1 (scale) and D2 (reference)" in unused
+    assert "gain less than the 2 pp" in unused and "+1.0 pp against leaving" in unused
+    assert "gain the 2 pp that D3 asks for" in findings.penalty_answer(penalty_runs(0.40), 0.01)
     assert "D2 still fails" in findings.penalty_answer(penalty_runs(0.36, g_after=1e-8), 0.01)
 
 
@@ -130,3 +141,21 @@ def test_a_contradiction_is_told_with_its_explanation(monkeypatch):
     monkeypatch.setattr(overview, "load_explanations", lambda _: {claim.id: known})
     text = overview.contradictions("smoke", [result, result])
     assert text.count(f"`{claim.id}`") == 2 and text.count("The draw order differs. Evidence: `identity`.") == 1
+
+
+def noisy_ladder(*rungs: list[float]) -> Runs:
+    """rungs[k] = accuracies of three seeds at k."""
+    seeds = (42, 123, 456)
+    made = [
+        as_record(method="fa", depth=len(rungs) - 1, k=k, seed=seed, accuracy=value)
+        for k, values in enumerate(rungs)
+        for seed, value in zip(seeds, values, strict=True)
+    ]
+    return Runs([record.spec for record in made], made, "paper", "depth_ladder", "d256_L4")
+
+
+def test_a_step_is_named_only_where_the_paired_seeds_agree_on_it():
+    runs = noisy_ladder([0.30, 0.31, 0.32], [0.40, 0.41, 0.42], [0.31, 0.45, 0.35], [0.20, 0.21, 0.22])
+    text = findings_ladder.rungs(runs)
+    assert "rises at $k=1$, drops at $k=3$, and the step to $k=2$ cannot be told from scatter" in text
+    assert "is $k=1$ (2)." in text and "At $k=2$ its seeds scatter widely: 0.310, 0.450, 0.350." in text

@@ -99,7 +99,7 @@ def test_figures_are_drawn(methods, seeds):
     for fig in (
         figures_penalty.rescue_panels(epochs, "dfa", RESCUE),
         figures_penalty.sweep(rows, ["dfa"]),
-        figures_penalty.cosine_against_function(rows, RESCUE),
+        figures_penalty.cosine_against_function(rows, RESCUE, "dfa"),
     ):
         fig.draw_without_rendering()
     note = "n = 3" if len(seeds) == 3 else "n = 1 seed, hence no error bars"

@@ -17,7 +17,7 @@ from creditaudit import paths, yamlfile
 from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside
 from creditaudit.evidence import Evidence, Undecidable, natural
 from creditaudit.metrics import METRICS
-from creditaudit.report import number
+from creditaudit.report import written
 from creditaudit.yamlfile import nearest
 
 
@@ -92,7 +92,7 @@ class Explanation(Strict):
             return "(undefined)"
         if not values:
             return "(not run)"
-        mean = number(natural(np.mean(values), quantity))
+        mean = written(natural(np.mean(values), quantity), quantity)
         if len(values) == 1:
             return f"{mean} (n=1)"
         return f"{mean} ± {np.std(values, ddof=1):.3f}{' dec' if quantity.log else ''} (n={len(values)})"

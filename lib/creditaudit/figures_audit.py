@@ -17,7 +17,7 @@ from creditaudit.marks import (
     value_bars,
     whole_epochs,
 )
-from creditaudit.spreads import digits
+from creditaudit.report import digits
 
 
 @blank_if_empty
@@ -36,8 +36,8 @@ def accuracy_curves(epochs: pd.DataFrame) -> Figure:
 
 
 @blank_if_empty
-def norms(epochs: pd.DataFrame) -> Figure:
-    """||h_L||, the growth D1 watches, and ||g_L|| over epochs, each with its limit."""
+def norms(epochs: pd.DataFrame, warm_up: int = 0) -> Figure:
+    """||h_L||, the growth D1 watches, and ||g_L|| over epochs, each with its limit; where a warm-up ends."""
     fig, axes = style.figure(3, 2.9)
     titles = (r"last state $\Vert h_L\Vert$", "D1: growth over one block", r"D2: $\Vert g_L\Vert$, batch 1024")
     for ax, column, title in zip(axes, ("h_last", "growth", "g_last"), titles, strict=True):
@@ -46,6 +46,9 @@ def norms(epochs: pd.DataFrame) -> Figure:
         mean_curves(ax, epochs, column, log=True)
     limit_line(axes[1], D1_LIMIT, "fails above", above=True)
     limit_line(axes[2], D2_FLOOR, "fails below", above=False)
+    if warm_up:
+        for ax in axes:
+            ax.axvline(warm_up, color=style.look("cb").colour, linestyle=style.DOTTED, linewidth=1, zorder=1)
     method_legend(fig, epochs.method)
     return fig
 
@@ -54,8 +57,9 @@ def norms(epochs: pd.DataFrame) -> Figure:
 def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
     """Per block: cosine, rho, nudging with their zero lines, and how far the weights moved.
 
-    `null` is the random-direction null of the cosine. A dash in the cosine panel is what the exact credit of the
-    same network would score: the gradient at the block's output against the one at its input.
+    `null` is the std of the cosine for credit that knows nothing: one direction for all samples, or one for each. A
+    dash in the cosine panel is what the exact credit of the same network would score: the gradient at the block's
+    output against the one at its input.
     """
     fig, grid = style.figure(2, 2.35, rows=2)
     panels = {
@@ -81,15 +85,14 @@ def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
 
 
 def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: dict[str, float]) -> None:
-    low, high = (null["mean"] + sign * 2 * null["std"] for sign in (-1, 1))
-    thin = 0.006  # so that a narrow band is still seen
-    ax.axhspan(low - thin, high + thin, color=style.FAINT, alpha=0.5, lw=0, zorder=0)
+    for std, alpha in ((null["shared"], 0.3), (null["per_sample"], 0.8)):
+        ax.axhspan(-2 * std, 2 * std, color=style.FAINT, alpha=alpha, lw=0, zorder=0)
     dodged_points(ax, blocks, "ceiling", marker="_", markersize=8, linestyle="", alpha=0.75, elinewidth=0)
     bottom = min(0.0, float(blocks.gamma.astype(float).min()))
     ax.set_ylim(bottom - 0.2, 1.2)
     ink = {"transform": ax.get_yaxis_transform(), "ha": "right", "color": style.MUTED, "fontsize": 7.5}
     ax.text(0.99, 1.08, "dashes: exact credit of the same network", **ink)
-    ax.text(0.99, bottom - 0.15, f"grey: a random direction per sample, ±{2 * null['std']:.3f} (2 std)", **ink)
+    ax.text(0.99, bottom - 0.15, "grey: credit that knows nothing, ±2 std", **ink)
 
 
 @blank_if_empty
@@ -115,7 +118,12 @@ def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
     for shade, (seed, run) in enumerate(epochs.dropna(subset=["state_error"]).groupby("seed")):
         line = ("-", style.DASHED, style.DOTTED)[shade % 3]
         left.plot(run.epoch, run.state_error.astype(float), color=look.colour, linestyle=line, label=f"seed {seed}")
-    left.set(yscale="log", xlabel="epoch")
+    shown = epochs.state_error.astype(float).dropna()
+    if shown.max() > 10 * shown.min() > 0:
+        left.set_yscale("log")
+    else:
+        left.set_ylim(bottom=0)
+    left.set_xlabel("epoch")
     whole_epochs(left)
     plain_title(left, "State Bridge: error of the predicted $h_L$")
     left.legend()

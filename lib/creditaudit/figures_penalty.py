@@ -110,14 +110,15 @@ def _swept_points(ax: Axes, own: pd.DataFrame, column: str, penalties: list[floa
 
 
 def _swept_references(ax: Axes, rows: pd.DataFrame, swept: list[str], column: str, log: bool) -> None:
-    """Mean of BP without the penalty; and of the frozen run, where it says something."""
-    lines = {"bp": at(rows, method="bp", penalty=0.0)} if "bp" not in swept else {}
-    if column in ("accuracy", "h_last") and swept:
-        lines["frozen"] = at(rows, method=swept[0], k=0)
-    for kind, own in lines.items():
+    """Mean of BP without the penalty; and of every swept method's own frozen run, in its colour."""
+    lines = [("bp", "bp", at(rows, method="bp", penalty=0.0))] if "bp" not in swept else []
+    if column in ("accuracy", "h_last"):
+        lines += [("frozen", method, at(rows, method=method, k=0)) for method in swept]
+    for kind, method, own in lines:
         values = (decades(own, column) if log else own)[column].astype(float).dropna()
         if len(values):
-            style.reference_line(ax, 10.0 ** values.mean() if log else values.mean(), kind)
+            level = 10.0 ** values.mean() if log else values.mean()
+            style.reference_line(ax, level, kind, style.look(method).colour)
 
 
 def _fresh_band(ax: Axes, rows: pd.DataFrame, swept: list[str]) -> None:
@@ -130,8 +131,11 @@ def _fresh_band(ax: Axes, rows: pd.DataFrame, swept: list[str]) -> None:
 
 
 @blank_if_empty
-def cosine_against_function(rows: pd.DataFrame, rescue: float) -> Figure:
-    """Accuracy over deep cosine and over rho: each method from no penalty (hollow) to the penalty (full)."""
+def cosine_against_function(rows: pd.DataFrame, rescue: float, baseline: str) -> Figure:
+    """Accuracy over deep cosine and over rho: each method from no penalty (hollow) to the penalty (full).
+
+    `baseline` is the method whose frozen network is the line to compare with.
+    """
     fig, axes = style.figure(2, 3.2, sharey=True)
     for ax, column, label in zip(
         axes, ("gamma_deep", "rho_deep"), (r"deep cosine $\Gamma$", r"deep $\rho$"), strict=True
@@ -139,10 +143,11 @@ def cosine_against_function(rows: pd.DataFrame, rescue: float) -> Figure:
         ax.axvline(0, color=style.MUTED, linewidth=0.9, zorder=1)
         ax.set_xlabel(label)
         labels = [_moved(ax, at(rows, method=m), column, rescue) for m in style.in_order(rows.method)]
-        frozen = rows[(rows.k == 0) & (rows.method != "bp")].accuracy.astype(float)
+        frozen = rows[(rows.k == 0) & (rows.method == baseline)].accuracy.astype(float)
         if len(frozen):
             style.reference_line(ax, frozen.mean(), "frozen")
-            _named_right(axes[1], frozen.mean(), "frozen (k = 0)")
+            if ax is axes[1]:
+                _named_right(ax, frozen.mean(), f"{style.name(baseline)} frozen (k = 0)")
         ax.margins(x=0.16)
         ax.set_ylim(0, 0.05 + float(rows.accuracy.max()))
         style.chance_line(ax, label=ax is axes[0])
@@ -171,7 +176,10 @@ def _moved(ax: Axes, own: pd.DataFrame, column: str, rescue: float) -> tuple[flo
 
 
 def _named_right(ax: Axes, y: float, text: str) -> None:
-    ax.text(0.99, y, text, transform=ax.get_yaxis_transform(), ha="right", va="bottom", fontsize=8, color=style.MUTED)
+    ax.annotate(
+        text, (0.99, y), (0, -4), xycoords=ax.get_yaxis_transform(), textcoords="offset points", ha="right", va="top",
+        fontsize=8, color=style.MUTED,
+    )  # fmt: skip
 
 
 def _short(penalty: float) -> str:

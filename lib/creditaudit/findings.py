@@ -14,7 +14,7 @@ from creditaudit.diagnosis import D3_GAIN
 from creditaudit.records import Store
 from creditaudit.report import summary
 
-MEANING = {"D1": "D1, the scale", "D2": "D2, the reference"}
+MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
 HELPS = 100 * D3_GAIN  # percentage points: D3's own threshold
 
 
@@ -47,72 +47,6 @@ def listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
-def ladder_rungs(runs: Runs) -> str:
-    """One sentence per method: from the frozen to the full network, and where the best rung is."""
-    frame = runs.frame()
-    lines = [_ladder_line(frame[frame.method == method], method) for method in _asked(runs)]
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def _asked(runs: Runs) -> list[str]:
-    return style.in_order(spec.method for spec in runs.specs)
-
-
-def _ladder_line(frame: pd.DataFrame, method: str) -> str:
-    name, frame = f"**{style.name(method)}**", tables.comparable(frame)
-    if frame.empty:
-        return f"{name}: not yet decided, no seed has both the frozen and the full network."
-    depth = int(frame.depth.max())
-    rungs = tables.summarise(frame, ["k"], "accuracy").set_index("k")
-    gain = tables.summarise(tables.gains(frame), ["k"], "gain").set_index("k")
-    change = tables.plus_minus(gain["mean"][depth], gain["std"][depth], 1, signed=True)
-    best = int(rungs["mean"].idxmax())
-    where = "the frozen one" if best == 0 else f"$k={best}$"
-    rest = "" if len(rungs) == depth + 1 else f" (of the {len(rungs)} rungs that are there)"
-    return (
-        f"{name} goes from {rungs['mean'][0]:.3f} frozen to {rungs['mean'][depth]:.3f} with all blocks trained, "
-        f"{change} pp (n = {gain['n'][depth]}); {_monotone(rungs['mean'])}, and its best rung is {where}{rest}."
-    )
-
-
-def _monotone(means: pd.Series) -> str:
-    steps = np.diff(means.sort_index())
-    down = [f"$k={k}$" for k, step in zip(sorted(means.index)[1:], steps, strict=True) if step < 0]
-    if down:
-        return f"it drops at {listed(down)}"
-    return "every further trained block raises it" if all(steps > 0) else "it nowhere drops"
-
-
-def ladder_caption(*ladders: Runs) -> str:
-    """The finding in a line, then what is drawn."""
-    best = [_best_rungs(runs) for runs in ladders]
-    methods = style.in_order(method for rungs in best for method in rungs)
-    bests = [f"{style.name(method)} {_where_best(method, best, ladders)}" for method in methods]
-    head = f"**Best rung: {'; '.join(bests)}.** " if bests else "**No method has all its rungs yet.** "
-    seeds = sorted({seed for runs in ladders for seed in runs.seeds})
-    bars = {0: "published values only", 1: "n = 1 seed, no error bars"}.get(
-        len(seeds), f"error bars: std over n = {len(seeds)} seeds (ddof 1)"
-    )
-    partial = ", fewer where marked" if any(runs.missing for runs in ladders) and len(seeds) > 1 else ""
-    return f"{head}Test accuracy against the number of trained blocks; {bars}{partial}. Dotted: chance."
-
-
-def _best_rungs(runs: Runs) -> dict[str, int]:
-    """method -> k of its best mean accuracy, where some seed has every rung."""
-    curves = {method: tables.comparable(own) for method, own in runs.frame().groupby("method")}
-    means = {method: own.groupby("k").accuracy.mean() for method, own in curves.items()}
-    return {method: int(mean.idxmax()) for method, mean in means.items() if len(mean) == runs.specs[0].depth + 1}
-
-
-def _where_best(method: str, best: Sequence[dict[str, int]], ladders: Sequence[Runs]) -> str:
-    """One word if all ladders agree; else, or where a ladder is unfinished, each with its shape."""
-    found = [(rungs[method], runs) for rungs, runs in zip(best, ladders, strict=True) if method in rungs]
-    names = ["frozen" if k == 0 else f"$k={k}$" for k, _ in found]
-    if len(set(names)) == 1 and len(found) == len(ladders):
-        return names[0]
-    return " and ".join(f"{name} at {shape(runs)}" for name, (_, runs) in zip(names, found, strict=True))
-
-
 def depth_answer(ladders: Iterable[Runs]) -> str:
     """Does training depth help? By D3's rule: at least +2 pp over the frozen network."""
     question, ladders = "**Does training depth help?**", list(ladders)
@@ -141,11 +75,12 @@ def _full_gains(runs: Runs) -> pd.DataFrame:
 
 def _worth(method: str, gains: Sequence[float | None]) -> str:
     known = [gain for gain in gains if gain is not None]
-    amounts = listed(["(not yet known)" if gain is None else f"{gain:+.1f}".replace("-", "−") for gain in gains])
+    amounts = listed([f"{gain:+.1f}".replace("-", "−") for gain in known])
+    amounts += " pp" if len(known) == len(gains) else " pp so far"
     helped = sum(gain >= HELPS for gain in known)
     name = style.name(method)
     partly = f"helps {name} only in part" if helped else f"does not help {name}"
-    return f"**{f'helps {name}' if helped == len(known) else partly}**: {amounts} pp"
+    return f"**{f'helps {name}' if helped == len(known) else partly}**: {amounts}"
 
 
 def penalty_answer(runs: Runs, rescue: float) -> str:
@@ -160,15 +95,16 @@ def penalty_answer(runs: Runs, rescue: float) -> str:
         return f"{question} {_capital(undecided(runs))}."
     plain, fixed, frozen, bp = (group.only(seed=seeds) for group in groups)
     norms = " and ".join(
-        f"${symbol}$ from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
-        f"(BP: {_power(_typical(bp, name))})"
-        for symbol, name in ((r"\lVert h_L \rVert", "h_norm"), (r"\lVert g_L \rVert", "g_norm"))
+        f"{symbol} from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
+        f"(frozen: {_power(_typical(frozen, name))}, BP: {_power(_typical(bp, name))})"
+        for symbol, name in ((r"$\lVert h_L \rVert$", "h_norm"), (r"$\lVert g_L \rVert$ (batch 128)", "g_norm"))
     )
     before, after, still, best = (_accuracy(group) for group in (plain, fixed, frozen, bp))
     return (
-        f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, and its accuracy from {before:.3f} "
-        f"to {after:.3f}: {_points(after - still)} pp against leaving it frozen, {_points(after - best)} pp against BP "
-        f"(n = {len(seeds)}); {_repaired(plain, fixed, after - still)}."
+        f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, its deep cosine from {_cosine(plain)} to "
+        f"{_cosine(fixed)} and its accuracy from {before:.3f} to {after:.3f} ({epochs} epochs, n = {len(seeds)}): "
+        f"{_repaired(plain, fixed)}; with {_points(after - still)} pp against leaving it frozen and "
+        f"{_points(after - best)} pp against BP, {_used(after - still)}."
     )
 
 
@@ -186,17 +122,24 @@ def _typical(runs: Runs, name: str) -> float:
     return float(np.exp(np.mean(np.log(values)))) if None not in values else float("inf")
 
 
-def _repaired(plain: Runs, fixed: Runs, gain: float) -> str:
+def _cosine(runs: Runs) -> str:
+    """Deep Gamma, mean over seeds; undefined where a run's is."""
+    values = [metrics.read("gamma_deep", record) for record in runs.records]
+    return "undefined" if None in values else f"{mean(values):.3f}".replace("-", "−")
+
+
+def _repaired(plain: Runs, fixed: Runs) -> str:
     broken, left = _failures(plain), _failures(fixed)
     if not broken:
         return "without it neither D1 nor D2 fails, so after so few epochs there is nothing to repair"
     mended = [MEANING[name] for name in broken if name not in left]
     repaired = f"it repairs {listed(mended) or 'neither D1 nor D2'}"
-    if left:
-        return f"{repaired}; {listed(left)} still {'fails' if len(left) == 1 else 'fail'}"
-    return repaired + (
-        ", but not the direction: depth stays unused" if gain < D3_GAIN else ", and the blocks are of use again"
-    )
+    return f"{repaired}, {listed(left)} still fail{'s' if len(left) == 1 else ''}" if left else repaired
+
+
+def _used(gain: float) -> str:
+    asked = f"the {HELPS:g} pp that D3 asks for"
+    return f"its blocks gain less than {asked}" if gain < D3_GAIN else f"its blocks gain {asked}"
 
 
 def _failures(runs: Runs) -> list[str]:
@@ -218,11 +161,13 @@ def frozen_answer(ladder: Runs) -> str:
         return f"{question} Not yet decided: the untrained stack has not been measured (`{command}`)."
     values = listed([f"{style.name(m)} {frozen['mean'][m]:.3f}" for m in style.in_order(frozen.index)])
     deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
+    ends = [record.final["h_norm"][-1] / record.final["h_norm"][0] for record in ladder.only(k=0).records]
     return (
         f"{question} With every block frozen accuracy is {values}, where chance is {style.CHANCE:.1f}, because the "
         f"untrained stack is nearly the identity ($\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert={deviation:.3f}$, "
-        f"$\\cos(h_L,h_0)={cosine:.3f}$, n = {len(rows)}): a near-norm-preserving random feature map between an embed "
-        f"and a readout that do train, hence a nearly linear classifier."
+        f"$\\cos(h_L,h_0)={cosine:.3f}$, n = {len(rows)}; after training $\\lVert h_L\\rVert/\\lVert h_0\\rVert$ is "
+        f"{min(ends):.3f} to {max(ends):.3f} in {len(ends)} frozen runs): a near-norm-preserving random feature map "
+        f"between an embed and a readout that do train, hence a nearly linear classifier."
     )
 
 

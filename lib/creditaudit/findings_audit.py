@@ -1,12 +1,16 @@
 """What the audit's records say, in sentences. Numbers, names and verbs come from the records."""
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from creditaudit import decisions, style
 from creditaudit.collect import Runs
-from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, OPEN
+from creditaudit.credit.settings import CREDIT_BRIDGE
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, OPEN, reference_is_valid, scale_is_stable
 from creditaudit.findings import listed, undecided
-from creditaudit.spreads import by_method, decades, digits, named_means, sample_note, spread
+from creditaudit.report import digits
+from creditaudit.spreads import by_method, decades, named_means, sample_note, scatter_note, spread
 from creditaudit.tables import summarise
 from creditaudit.tables_audit import pairs, per_run, trained
 
@@ -45,7 +49,28 @@ def _case(method: str, own: pd.DataFrame) -> str:
     if gain.min() < 100 * D3_GAIN:
         wrong.append(f"training its blocks changes accuracy by {spread(own, 'gain', places=1, signed=True)} pp (D3)")
     looks = f"accuracy {spread(own, 'accuracy')} and $\\Gamma$ = {spread(own, 'gamma')} look like learning"
-    return f"**{style.name(method)}** is misjudged: {looks}, but {listed(wrong)}; {sample_note(own)}."
+    driven = f" Its blocks were driven by DFA up to epoch {last}." if (last := warm_up_epochs(own)) else ""
+    return f"**{style.name(method)}** is misjudged: {looks}, but {listed(wrong)}; {sample_note(own)}.{driven}"
+
+
+def warm_up_epochs(rows: pd.DataFrame) -> int:
+    """The last epoch in which DFA still drives Credit Bridge's blocks; 0 where it has no run."""
+    own = rows[rows.method == "cb"]
+    return int(CREDIT_BRIDGE.warm_up * own.epochs.iloc[0]) if len(own) else 0
+
+
+def warm_up(epochs: pd.DataFrame) -> str:
+    """What became of the stream under DFA's credit, and what under Credit Bridge's own."""
+    own = epochs[epochs.method == "cb"]
+    if not (last := warm_up_epochs(own)):
+        return "Credit Bridge has no run here."
+    switch, end = (own[own.epoch == epoch] for epoch in (last, own.epochs.iloc[0]))
+    norms = [f"{name} {_typical(at, 'h_last', 'not finite')}" for name, at in (("then", switch), ("at the end", end))]
+    return (
+        f"Credit Bridge begins with a warm-up of ours: up to epoch {last} DFA drives its blocks while the value net "
+        f"learns. $\\lVert h_L \\rVert$ is {' and '.join(norms)} ({sample_note(switch)}). So what D1 and D2 find up to "
+        "there is DFA's doing, and Credit Bridge answers only for what it makes of such a network."
+    )
 
 
 def _typical(own: pd.DataFrame, column: str, undefined: str) -> str:
@@ -63,7 +88,8 @@ def accuracy_caption(rows: pd.DataFrame) -> str:
         f"the best other method, {style.name(others.index[0])}, {others.iloc[0]:.3f}" if len(others) else "none beside"
     )
     lead = f"BP reaches {means['bp']:.3f}, {best}" if "bp" in means else f"BP is missing; {best}"
-    return f"**{lead}.** Accuracy over epochs on training pictures (augmented) and on test pictures; {_bands(rows)}."
+    bands = scatter_note(rows, "bands")
+    return f"**{lead}.** Accuracy over epochs on training pictures (augmented) and on test pictures; {bands}."
 
 
 def norms_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
@@ -71,19 +97,25 @@ def norms_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     if epochs.empty:
         return NOTHING
     last = epochs[epochs.epoch == epochs.epochs]
-    failing = []
-    for name, column, fails in (("D1", "growth", lambda v: v > D1_LIMIT), ("D2", "g_last", lambda v: v < D2_FLOOR)):
-        who = [
-            style.name(method)
-            for method, own in by_method(last)
-            if (own[column].isna() | fails(own[column].astype(float))).mean() > 0.5
-        ]
-        failing.append(f"{name} fails in {listed(who)}" if who else f"{name} fails in none")
+    scale, reference = _failing(last, "growth", scale_is_stable), _failing(last, "g_last", reference_is_valid)
+    audited, bands = _failing(rows, "g_last", reference_is_valid), scatter_note(rows, "bands")
+    other = "" if audited == reference else f" (at the verdict table's batch of 128: {listed(audited) or 'none'})"
+    warm = ", dotted: where Credit Bridge's warm-up ends" if warm_up_epochs(epochs) else ""
     return (
-        f"**After the last epoch {', '.join(failing)}.** Norms over epochs, geometric means ({_bands(rows)}, decades), "
+        f"**After the last epoch D1 fails in {listed(scale) or 'none'}, and at batch 1024 D2 fails in "
+        f"{listed(reference) or 'none'}{other}.** Norms over epochs, geometric means ({bands}, decades){warm}; "
         "each run's a median over the first 1024 test pictures. $\\lVert g_L \\rVert$ of a mean loss over 1024 reads "
         "eight times smaller than the table's, over 128, against the same floor."
     )
+
+
+def _failing(rows: pd.DataFrame, column: str, passes: Callable[[float | None], bool]) -> list[str]:
+    """The methods most of whose seeds fail."""
+
+    def fails(value: float | None) -> bool:
+        return not passes(None if pd.isna(value) else value)
+
+    return [style.name(method) for method, own in by_method(rows) if own[column].map(fails).mean() > 0.5]
 
 
 def verdict_caption(rows: pd.DataFrame) -> str:
@@ -91,7 +123,7 @@ def verdict_caption(rows: pd.DataFrame) -> str:
         f"**{_passing(rows)}.** D1: the largest growth over one block, at most {D1_LIMIT:g}. D2: "
         f"$\\lVert g_L \\rVert$ with the loss averaged over 128 pictures, at least {digits(D2_FLOOR)}; *per sample*: "
         f"without any average. D3: accuracy minus the frozen network's in pp, at least {100 * D3_GAIN:g}; *over "
-        f"DFA's* subtracts DFA's frozen network, as the study does. ±: {sample_note(rows)}; decades for norms."
+        f"DFA's* subtracts DFA's frozen network, as the study does. {scatter_note(rows, '±')}; decades for norms."
     )
 
 
@@ -117,7 +149,8 @@ def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
     return (
         f"**Averaged over {deep} the cosine is {named_means(rows, 'gamma_deep')}.** Credit against the gradient at the "
         "block's *input*; $\\rho$ and nudging in float64, and a useful nudge is negative "
-        f"(means, {_bands(rows, 'bars')})."
+        f"(means, {scatter_note(rows)}). Grey, ±2 std of credit that knows nothing: light, one random direction for "
+        "all samples, $2/\\sqrt{d}$; dark, one for each sample."
     )
 
 
@@ -128,7 +161,7 @@ def bars_caption(rows: pd.DataFrame) -> str:
     ranked = " > ".join(style.name(method) for method in order)
     return (
         f"**By accuracy: {ranked}.** Cosine, $\\rho$ and nudging are means over all blocks; dotted is chance "
-        f"(means, {_bands(rows, 'bars')})."
+        f"(means, {scatter_note(rows)})."
     )
 
 
@@ -143,16 +176,25 @@ def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     if len(order) == 1:
         where, moral = "all there is yet", "nothing to compare with"
     elif fall < ERROR_FALLS:
-        moral = "so far it predicts too badly to tell"
+        moral = "it does not learn to predict the state, so the question stays open"
     else:
         moral = (
             "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
         )
     return (
-        f"**State Bridge's error {_moved(fall)} and its accuracy is {where}: {moral}.** Left, the mean "
-        f"squared error of the predicted last state, one line per seed; right, mean accuracy ({_bands(rows, 'bars')}), "
-        "dotted is chance."
+        f"**State Bridge's error {_moved(fall)} and its accuracy is {where}: {moral}.** Left, the error "
+        r"$\lVert G - h_L \rVert^2 / \lVert h_L \rVert^2$ of the predicted last state, mean over layers (1 is "
+        f"predicting zero), one line per seed{_by_layer(error)}; right, mean accuracy ({scatter_note(rows)}), dotted is chance."
     )
+
+
+def _by_layer(error: pd.DataFrame) -> str:
+    """The error at the end for every layer that predicts, where it was logged."""
+    last = error[error.epoch == error.epochs].state_error_layers.dropna()
+    if last.empty:
+        return ""
+    means = pd.DataFrame(list(last)).astype(float).mean()
+    return f" (at the end, from $h_0$, $h_1$, …: {', '.join(digits(value) for value in means)})"
 
 
 def _moved(fall: float) -> str:
@@ -172,9 +214,14 @@ def decision_reading(runs: Runs) -> str:
         said = decisions.conclusions(found, criterion.name)
         fooled = [style.name(m) for m, answer in standard.items() if said[m] is True and answer is False]
         lines.append(f"{criterion.name}: {listed(fooled) or 'none'}")
-    return f"Accepted by one criterion and refused by D1–D3 together: {'; '.join(lines)}."
+    return f"Accepted by one criterion and refused by D1–D3 together: {'; '.join(lines)}.{_without_first(runs)}"
 
 
-def _bands(rows: pd.DataFrame, what: str = "bands") -> str:
-    note = sample_note(rows)
-    return note if "no error bars" in note else f"{what}: {note}"
+def _without_first(runs: Runs) -> str:
+    """How much of the usual reading hangs on the first block."""
+    rows = per_run(runs)
+    fooled = [rows[rows.method == method] for method in decisions.misled(pairs(runs))]
+    if not fooled:
+        return ""
+    deep, all_ = (named_means(pd.concat(fooled), column) for column in ("gamma_deep", "gamma"))
+    return f" The cosine of the misjudged is {all_}; without block 0, {deep}."

@@ -3,15 +3,20 @@
 import pandas as pd
 
 from creditaudit import style
-from creditaudit.findings import listed
-from creditaudit.spreads import by_method, digits, named_means, sample_note, spread
+from creditaudit.findings import HELPS, listed
+from creditaudit.report import digits
+from creditaudit.spreads import by_method, named_means, sample_note, scatter_note, spread
 from creditaudit.tables_penalty import at, paired, ranking
 
 NOTHING = "**No run has finished yet.**"
-SWEEP_TABLE = (
-    "Over $\\lambda$, mean ± std over $n$ seeds (ddof 1; decades for norms). $\\lVert g_L \\rVert$ over batches of "
-    "128, cosine and $\\rho$ over blocks 1 to $L-1$, and the cosine with feedback matrices never trained against."
-)
+
+
+def sweep_table_caption(method: str) -> str:
+    return (
+        f"{style.name(method)} over $\\lambda$, frozen, and BP to compare with; mean ± std over $n$ seeds (ddof 1; "
+        "decades for norms). $\\lVert g_L \\rVert$ over batches of 128, cosine and $\\rho$ over blocks 1 to $L-1$, and "
+        "the cosine with feedback matrices never trained against."
+    )
 
 
 def panels_caption(epochs: pd.DataFrame, method: str, rescue: float, seed: int) -> str:
@@ -55,8 +60,8 @@ def sweep_caption(rows: pd.DataFrame, method: str) -> str:
     against = f", {above} pp against its frozen network" if above else ""
     return (
         f"**{style.name(method)} is best at $\\lambda={best:g}$ with {means.max():.3f}{against}.** The last epoch over "
-        f"$\\lambda$ (bars: {sample_note(own)}; norms: decades); lines: BP without the penalty and the frozen network, "
-        "same epochs."
+        f"$\\lambda$ ({scatter_note(own)}; norms: decades); lines: BP without the penalty; dotted: each method's own "
+        "frozen network, same epochs."
     )
 
 
@@ -95,12 +100,12 @@ def scatter_caption(rows: pd.DataFrame, rescue: float) -> str:
         return NOTHING
     return (
         f"{ranks(rows, rescue)} Accuracy over deep cosine and over $\\rho$, each method without the penalty (hollow) "
-        f"and with it (full), means; {sample_note(rows)}."
+        f"and with it (full), means; {scatter_note(rows)}. BP, whose credit is exact, is not ranked."
     )
 
 
 def methods_caption(rows: pd.DataFrame) -> str:
-    return f"Accuracy, deep cosine and deep $\\rho$ without and with the penalty; ±: {sample_note(rows)}."
+    return f"Accuracy, deep cosine and deep $\\rho$ without and with the penalty; {scatter_note(rows, '±')}."
 
 
 def _firsts(rows: pd.DataFrame, rescue: float, seed: int, methods: list[str]) -> list[str]:
@@ -116,12 +121,12 @@ def rescued(rows: pd.DataFrame, rescue: float) -> str:
     for method, own in by_method(rows):
         gain = paired(at(own, penalty=rescue), at(own, k=0)).gain.dropna()
         if len(gain) and method != "bp":
-            (lifted if gain.mean() >= 2 else not_lifted).append(f"{style.name(method)} ({gain.mean():+.1f} pp)")
+            (lifted if gain.mean() >= HELPS else not_lifted).append(f"{style.name(method)} ({gain.mean():+.1f} pp)")
     if not lifted + not_lifted:
         return "No method but BP has both a penalised and a frozen run yet."
-    yes = f"{listed(lifted)} end{'s' if len(lifted) == 1 else ''} at least 2 pp above frozen" if lifted else ""
+    yes = f"{listed(lifted)} end{'s' if len(lifted) == 1 else ''} at least {HELPS:g} pp above frozen" if lifted else ""
     no = f"{listed(not_lifted)} do{'es' if len(not_lifted) == 1 else ''} not" if not_lifted else ""
-    text = " while ".join(filter(None, [yes, no])) if yes else f"{no} reach 2 pp above frozen"
+    text = " while ".join(filter(None, [yes, no])) if yes else f"{no} reach {HELPS:g} pp above frozen"
     return f"With the penalty {text} (D3's rule; mean, paired by seed).".replace("-", "−")
 
 

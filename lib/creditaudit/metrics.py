@@ -31,6 +31,12 @@ class Metric:
     log: bool = False  # compared in log10
     layer: str | None = None  # "state" or "block" where a layer must be named
     source: str = "run"  # or "identity"
+    places: int = 3  # decimals, where it is not compared in log10
+    called: str = ""  # where a table names it; else by its own name
+
+    @property
+    def short(self) -> str:
+        return self.called or self.about
 
 
 def read(name: str, record: Record, layer: int | None = None) -> Value:
@@ -126,9 +132,9 @@ def _identity_ratio(row: dict) -> float | None:
 
 
 METRICS: dict[str, Metric] = {
-    "test_accuracy": Metric("test accuracy after the last epoch", _final("test_accuracy")),
+    "test_accuracy": Metric("test accuracy after the last epoch", _final("test_accuracy"), called="accuracy"),
     "h_norm": Metric("median ||h_l||", _final_at("h_norm"), log=True, layer="state"),
-    "g_norm": Metric("median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state"),
+    "g_norm": Metric("median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state", called="|g|"),
     "g_norms": Metric("the same at every layer", _final("g_norm"), log=True),
     "g_norm_1024": Metric(
         "median ||dCE/dh_l|| after the last epoch, batch 1024",
@@ -137,20 +143,26 @@ METRICS: dict[str, Metric] = {
         layer="state",
     ),
     "h_times_g": Metric("||h_L|| ||dCE/dh_L||: what a LayerNorm keeps when the scale changes", _h_times_g, log=True),
-    "growth": Metric("D1: max over l of median ||h_l+1|| / median ||h_l||", _final("growth"), log=True),
-    "growth_peak": Metric("its maximum over epochs", _extreme(max, growth_by_epoch), log=True),
-    "g_lowest": Metric("minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True),
-    "first_d1": Metric("first epoch at which D1 fails", _first_d1),
-    "first_d2": Metric("first epoch at which D2 fails, batch 1024", _first_d2),
+    "growth": Metric(
+        "D1: max over l of median ||h_l+1|| / median ||h_l||", _final("growth"), log=True, called="growth"
+    ),
+    "growth_peak": Metric("its maximum over epochs", _extreme(max, growth_by_epoch), log=True, called="largest growth"),
+    "g_lowest": Metric(
+        "minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True, called="smallest |g|"
+    ),
+    "first_d1": Metric("first epoch at which D1 fails", _first_d1, places=1),
+    "first_d2": Metric("first epoch at which D2 fails, batch 1024", _first_d2, places=1),
     "gamma": Metric("Gamma: cosine with g at the block's input, mean over blocks", _final_mean("gamma_in")),
-    "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1)),
+    "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1), called="deep cosine"),
     "gamma_at": Metric("Gamma_l", _final_at("gamma_in"), layer="block"),
     "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _final_mean("gamma_out")),
     "rho": Metric("rho, mean over blocks, float64", _final_mean("rho_in")),
     "rho_deep": Metric("the same without block 0", _final_mean("rho_in", first=1)),
     "nudge": Metric("loss change under a nudge, eta .01, mean over blocks", _nudge),
     "fresh_null": Metric("Gamma with feedback matrices never trained against", _fresh_null),
-    "state_error_fall": Metric("State Bridge: last state error over the first", _state_error_fall, log=True),
+    "state_error_fall": Metric(
+        "State Bridge: last state error over the first", _state_error_fall, log=True, called="state error, last/first"
+    ),
     "identity_ratio": Metric("||f_l|| / ||h_l||, mean over blocks", _identity_ratio, source="identity"),
     "identity_deviation": Metric("||h_L - h_0|| / ||h_0||", lambda row: row["deviation"], source="identity"),
     "identity_cosine": Metric("cos(h_L, h_0)", lambda row: row["cosine"], source="identity"),

@@ -1,5 +1,6 @@
 """The first page: verdicts in tables, contradictions explained, what a profile can show, and what it all cost."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -13,9 +14,19 @@ from creditaudit.evidence import Evidence
 from creditaudit.explanations import load_explanations
 from creditaudit.findings import listed, section_runs
 from creditaudit.records import Store
-from creditaudit.report import VERDICTS, observed, published
+from creditaudit.report import VERDICTS, observed, published, test
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
+FEW = 12  # as many claims are named where a reason is listed
+REASONS = {  # what stands in a reason -> what it means
+    "runs missing": "runs are missing",
+    "needs profile paper": "only the paper profile can decide them",
+    "the interval crosses the line, and": "the mean lies so close to the edge of the margin, or the published value is "
+    "so uncertain, that not even 1000 seeds would decide",
+    "the interval crosses the line; about": "the 90 % interval crosses the edge of the margin (in brackets: how many "
+    "seeds would decide, at this mean and scatter)",
+    "one seed has no spread": "they need a second seed",
+}
 WORKERS = 2  # cores of the kind of machine this is meant for
 
 
@@ -44,13 +55,16 @@ def claim_table(results: Iterable[Result]) -> pd.DataFrame:
             "claim": f"`{result.id.split('.', 2)[-1]}`",
             "statement": result.statement,
             "published": published(result),
+            "test": test(result.claim),
             "ours": observed(result).split(" (n=")[0] if result.n else None,
             "n": result.n or None,
             "verdict": result.verdict,
         }
         for result in results
     ]
-    return pd.DataFrame(rows, columns=["claim", "statement", "published", "ours", "n", "verdict"]).astype({"n": object})
+    return pd.DataFrame(rows, columns=["claim", "statement", "published", "test", "ours", "n", "verdict"]).astype(
+        {"n": object}
+    )
 
 
 def prefix(results: Sequence[Result]) -> str:
@@ -85,9 +99,15 @@ def summary_table(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def reasons(results: Sequence[Result]) -> str:
-    """Why claims are inconclusive, as a list, the commonest first."""
-    found = Counter(result.reason for result in results if result.verdict == "inconclusive")
-    lines = [f"- {count} × {reason}" for reason, count in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
+    """Why claims are inconclusive: how many for each kind of reason, and the claims themselves where they are few."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.verdict == "inconclusive":
+            kind = next((kind for words, kind in REASONS.items() if words in result.reason), result.reason)
+            seeds = re.search(r"about (\d+) seeds", result.reason)
+            groups.setdefault(kind, []).append(f"`{result.id}`" + (f" ({seeds[1]})" if seeds else ""))
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    lines = [f"- {len(ids)}: {kind}{f': {listed(ids)}' if len(ids) <= FEW else ''}." for kind, ids in ordered]
     return "\n".join(["Inconclusive, and why:", "", *lines]) if lines else "No claim is inconclusive."
 
 
@@ -167,7 +187,7 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     return (
         f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
         f"{ladder_core / WORKERS:.3g} hours for {WORKERS} workers with a core each (the runs' wall times, with waiting "
-        f"for a busy core, sum up to {ladder_wall:.3g} hours); "
+        f"for a busy core, add up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
     )

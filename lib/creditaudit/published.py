@@ -14,7 +14,8 @@ from creditaudit import metrics, style
 from creditaudit.claims import Result
 from creditaudit.claimspec import Claim, depth_of
 from creditaudit.collect import Runs
-from creditaudit.spreads import decades, digits, spread
+from creditaudit.report import digits
+from creditaudit.spreads import decades, spread
 
 SYMBOLS = {
     "test_accuracy": "accuracy",
@@ -55,7 +56,7 @@ def _beside(result: Result, runs: Runs, seed: int) -> dict[str, Any]:
     claim, quantity = result.claim, result.claim.quantity
     values = _values(claim, runs)
     frame = pd.DataFrame({"value": pd.Series(values, dtype=float)})
-    places = 1 if quantity.metric.startswith("first_") else 3  # epochs
+    places = metrics.METRICS[quantity.metric].places
     std = f" ± {claim.std:.{places}f}" if claim.std is not None else ""
     return {
         "run": _run(claim),
@@ -90,7 +91,7 @@ def _reading(frame: pd.DataFrame, claim: Claim) -> str:
     """The size of the difference, against the margin."""
     if claim.quantity.log:
         shift = decades(frame, "value").value.mean() - math.log10(claim.expected)
-        size, margin = _factor(shift), f"{claim.margin:g} decades"
+        size, margin = _factor(shift), f"{claim.margin:g} decade{'s' if claim.margin != 1 else ''}"
     else:
         shift = frame.value.mean() - claim.expected
         size, margin = _distance(shift), f"±{claim.margin:g}"

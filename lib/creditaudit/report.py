@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from creditaudit import style
+from creditaudit.claimspec import Claim, Quantity, Statement, statements
+from creditaudit.metrics import METRICS
+
 if TYPE_CHECKING:
     from creditaudit.claims import Result
 
 WIDTH = 100
 VERDICTS = ("reproduced", "contradicted", "inconclusive")
+_SIGNS = {"above": "≥", "below": "≤"}
 COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict
 
 
@@ -87,36 +92,82 @@ def published(result: "Result") -> str:
     claim = result.claim
     if claim.form == "argmax":
         return f"best at k={claim.expected:.0f}"
-    text = number(claim.expected)
+    text = claim.expected if claim.quantity is None else written(claim.expected, claim.quantity)
     if claim.kind != "effect":
-        return f"{text} ± {claim.std:.3f}" if claim.std is not None else text
+        return f"{text} ± {_std(claim.std, claim)}" if claim.std is not None else text
     if claim.minus is None:
-        return f"{'≥' if claim.direction == 'above' else '≤'} {text}"
-    return f"{text}-fold" if claim.quantity.log else f"{claim.expected:+.3f}"
+        return f"{_SIGNS[claim.direction]} {text}"
+    return f"{text}-fold" if claim.quantity.log else _signed(claim.expected)
+
+
+def test(claim: Claim) -> str:
+    """What our runs must show: within a margin of the published value, beyond a line, or a shape."""
+    if claim.kind == "shape":
+        return "shape" if claim.form != "all" else "all of " + str(len(claim.all))
+    log = claim.quantity.log
+    if claim.kind != "effect":
+        return f"±{claim.margin:g}{' dec' if log else ''}"
+    (line,) = statements(claim)
+    if claim.minus is None or log:
+        return f"{_SIGNS[line.direction]} {written(line.threshold, claim.quantity)}{'-fold' if claim.minus else ''}"
+    return f"{_SIGNS[line.direction]} {_signed(line.threshold)}"
+
+
+test.__test__ = False  # pytest: this is no test
 
 
 def observed(result: "Result") -> str:
     """What our runs gave: mean, std over seeds (decades for norms), n."""
     if result.observed is None:
         return "-"
-    text = number(result.observed)
+    claim = result.claim
+    if claim.form == "all":
+        parts = [_part(line, value) for line, value in zip(claim.all, result.observed, strict=True)]
+        return f"{'; '.join(parts)} (n={result.n})"
+    signed = claim.minus is not None and not claim.quantity.log
+    text = _signed(result.observed) if signed else written(result.observed, claim.quantity)
     if result.spread is None:
         return f"{text} (n={result.n})"
-    decades = " dec" if result.claim.quantity.log else ""
-    return f"{text} ± {result.spread:.3f}{decades} (n={result.n})"
+    decades = " dec" if claim.quantity.log else ""
+    return f"{text} ± {_std(result.spread, claim)}{decades} (n={result.n})"
 
 
-def number(value: Any) -> str:
-    """Accuracies and cosines to three decimals, norms to two digits, a long list by its ends."""
+def _part(line: Statement, value: float) -> str:
+    """One inequality of several, with the name of what it is about."""
+    name = METRICS[line.quantity.metric].short
+    if line.minus is None:
+        return f"{name} {written(value, line.quantity)}"
+    other = style.name(line.minus.method) + (" frozen" if line.minus.k == 0 else "")
+    return f"{name} {_signed(value)} against {other}"
+
+
+def _std(value: float, claim: Claim) -> str:
+    """In the metric's decimals; in decades, two."""
+    return f"{value:.{2 if claim.quantity.log else METRICS[claim.quantity.metric].places}f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def written(value: Any, quantity: Quantity) -> str:
+    """A number as its metric is written; a long list by its ends."""
+    if isinstance(value, list):
+        shown = [written(item, quantity) for item in value]
+        return " ".join(shown) if len(shown) <= 3 else f"{shown[0]} .. {shown[-1]}"
     if isinstance(value, str):
         return value
-    if isinstance(value, list):
-        shown = [number(item) for item in value]
-        return " ".join(shown) if len(shown) <= 3 else f"{shown[0]} .. {shown[-1]}"
-    if value != 0 and not 1e-3 <= abs(value) < 100:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{value:.3f}"
+    return digits(value) if quantity.log else f"{value:.{METRICS[quantity.metric].places}f}".replace("-", "−")
+
+
+def digits(value: float) -> str:
+    """Two significant digits: 0.044, 15, 200, 4.2e8."""
+    if value == 0 or 1e-3 <= abs(value) < 1000:
+        text = f"{float(f'{abs(value):.2g}'):g}"
+    else:
+        mantissa, exponent = f"{abs(value):.1e}".split("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return f"−{text}" if value < 0 else text
 
 
 def _line(*cells: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from creditaudit import style
-from creditaudit.report import number
+from creditaudit.report import digits
 from creditaudit.tables import plus_minus
 
 
@@ -20,11 +20,6 @@ def spread(frame: pd.DataFrame, column: str, places: int = 3, signed: bool = Fal
         return plus_minus(values.mean(), values.std(ddof=1), places, signed)
     text = digits(float(10.0 ** values.mean()))
     return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.2f}"
-
-
-def digits(value: float) -> str:
-    """Two significant digits: 0.044, 15, 200, 4.2e8."""
-    return f"{float(f'{value:.2g}'):g}" if 0.01 <= abs(value) < 1000 else number(value)
 
 
 def decades(frame: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -56,9 +51,22 @@ def named_means(frame: pd.DataFrame, column: str, log: bool = False, places: int
 
 def sample_note(frame: pd.DataFrame) -> str:
     """What an error bar is here, and over how many seeds; every method's own n where they differ."""
-    counts = {style.name(method): own.seed.nunique() for method, own in by_method(frame)}
-    if not counts or max(counts.values()) == 1:
-        return f"n = {max(counts.values(), default=0)} seed, hence no error bars"
-    usual = max(counts.values(), key=list(counts.values()).count)
-    others = ", ".join(f"{n} for {name}" for name, n in counts.items() if n != usual)
+    cells = [name for name in ("method", "k", "penalty", "epochs") if name in frame]
+    counts = frame.groupby(cells).seed.nunique()
+    if counts.empty or counts.max() == 1:
+        return "n = 1 seed, hence no error bars" if len(counts) else "no run yet"
+    spans = {method: _span(counts[counts.index.get_level_values("method") == method]) for method, _ in by_method(frame)}
+    usual = max(spans.values(), key=list(spans.values()).count)
+    others = ", ".join(f"{span} for {style.name(method)}" for method, span in spans.items() if span != usual)
     return f"std over seeds (ddof 1), n = {usual}" + (f" ({others})" if others else "")
+
+
+def _span(counts: pd.Series) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return str(high) if low == high else f"{low} to {high}"
+
+
+def scatter_note(frame: pd.DataFrame, what: str = "bars") -> str:
+    """bars: std over seeds (ddof 1), n = 3; or why there are none."""
+    note = sample_note(frame)
+    return f"{what}: {note}" if note.startswith("std") else note

@@ -108,12 +108,12 @@ def figure(columns: int = 1, height: float = 3.2, rows: int = 1, **options: Any)
 
 
 def chance_line(ax: Axes, label: bool = True) -> None:
-    reference_line(ax, CHANCE, "chance", "chance" if label else None)
+    reference_line(ax, CHANCE, "chance", label="chance" if label else None)
 
 
-def reference_line(ax: Axes, y: float, kind: str, label: str | None = None) -> None:
+def reference_line(ax: Axes, y: float, kind: str, colour: str | None = None, label: str | None = None) -> None:
     """A horizontal line behind the data, named at its left end."""
-    ax.axhline(y, color=LOOKS[kind].colour, linestyle=LOOKS[kind].line, linewidth=1.1, zorder=1)
+    ax.axhline(y, color=colour or LOOKS[kind].colour, linestyle=LOOKS[kind].line, linewidth=1.1, zorder=1)
     if label:
         ink = MUTED if kind == "chance" else LOOKS[kind].colour
         place = {"xy": (0, y), "xycoords": ax.get_yaxis_transform(), "xytext": (3, 2), "textcoords": "offset points"}

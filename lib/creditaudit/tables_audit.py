@@ -40,6 +40,7 @@ def trajectories(runs: Runs) -> pd.DataFrame:
         h_last=("h_norm", "L"),
         g_last=("g_norm", "L"),
         state_error="state_error",
+        state_error_layers="state_error_layers",
     )
     growth = [value for record in full.records for value in metrics.growth_by_epoch(record)]
     return frame.assign(growth=pd.Series(growth, dtype=float))
@@ -154,9 +155,13 @@ def _epochs(own: pd.DataFrame, column: str) -> str:
 
 
 def null_band(runs: Runs) -> dict[str, float]:
-    """The cosine of random directions with the same gradients, averaged over the audited networks."""
-    nulls = pd.DataFrame([record.final["gamma_null"] for record in trained(runs).records], columns=["mean", "std"])
-    return {name: float(nulls[name].astype(float).mean()) for name in nulls}
+    """Std of a block's cosine for credit that knows nothing.
+
+    `shared`: one random direction for all samples, 1/sqrt(d), the fair comparison, as credit is alike for all samples.
+    `per_sample`: one for each, measured with the audited networks' own gradients.
+    """
+    nulls = pd.DataFrame([record.final["gamma_null"] for record in trained(runs).records], columns=["std"])
+    return {"shared": runs.specs[0].width ** -0.5, "per_sample": float(nulls["std"].astype(float).mean())}
 
 
 def cosine_conventions(runs: Runs) -> pd.DataFrame:
