@@ -1,5 +1,7 @@
 """Figures draw without a warning whatever is missing, and the sentences beside them follow the records."""
 
+from typing import get_args
+
 import matplotlib.pyplot as plt
 import pytest
 
@@ -12,12 +14,15 @@ from creditaudit import (
     overview,
     paths,
     protocol,
+    setup_tables,
     style,
     tables,
 )
 from creditaudit.collect import Runs
+from creditaudit.credit import RULES
 from creditaudit.explanations import Entry, Explanation
 from creditaudit.records import Store
+from creditaudit.spec import Method
 from tests.factories import as_record
 from tests.test_tables import ladder
 
@@ -57,7 +62,13 @@ def test_identity_draws(seeds, tmp_path, monkeypatch):
 
 
 def test_every_method_has_its_own_look():
-    looks = [style.look(method) for method in ("bp", "fa", "dfa", "sb", "cb", "ep")]
+    """A rule, a name in the spec, a look and a line in the set-up: what adding a method takes."""
+    assert set(get_args(Method)) == RULES.keys() <= style.LOOKS.keys()
+    assert set(setup_tables.rules().method) == {style.name(method) for method in RULES}
+    assert all(setup_tables.rules()["block $l$ is driven by"])
+    with pytest.raises(KeyError, match=r"style\.LOOKS"):
+        style.in_order(["bp", "mine"])
+    looks = [style.look(method) for method in RULES]
     for aspect in ("name", "colour", "marker", "line"):
         assert len({str(getattr(look, aspect)) for look in looks}) == len(looks)
 

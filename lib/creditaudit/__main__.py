@@ -50,7 +50,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m creditaudit", description=__doc__.strip("`"))
+    parser = argparse.ArgumentParser(prog="python -m creditaudit", description=__doc__.replace("`", ""))
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="verb")
     for verb, (text, flags) in _HELP.items():
         sub = verbs.add_parser(verb, help=text, description=text)

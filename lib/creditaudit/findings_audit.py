@@ -184,7 +184,8 @@ def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     return (
         f"**State Bridge's error {_moved(fall)} and its accuracy is {where}: {moral}.** Left, the error "
         r"$\lVert G - h_L \rVert^2 / \lVert h_L \rVert^2$ of the predicted last state, mean over layers (1 is "
-        f"predicting zero), one line per seed{_by_layer(error)}; right, mean accuracy ({scatter_note(rows)}), dotted is chance."
+        f"predicting zero), one line per seed{_by_layer(error)}; right, mean accuracy ({scatter_note(rows)}), dotted "
+        "is chance."
     )
 
 

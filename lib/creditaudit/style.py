@@ -98,6 +98,8 @@ def name(method: str) -> str:
 def in_order(methods: Iterable[str]) -> list[str]:
     """The methods in the order in which every table and figure lists them."""
     present = set(methods)
+    if strangers := present - LOOKS.keys():
+        raise KeyError(f"{sorted(strangers)[0]!r} has no look: add it to style.LOOKS")
     return [method for method in LOOKS if method in present]
 
 

@@ -1,6 +1,7 @@
 """Credit rules: a method only says *which vector drives each block, and the embed*.
 
-Adding a rule touches this folder only: write a class with the `Rule` interface, add it to `RULES`.
+To add one: write a class with the `Rule` interface here, add it to `RULES`, its name to `spec.Method` and its look to
+`style.LOOKS`. A test fails where one of the three is forgotten.
 """
 
 from creditaudit.credit.bp import BackPropagation

@@ -26,6 +26,11 @@ from creditaudit.spec import RunSpec
 
 
 class CreditBridge(LearnedRule):
+    formula = (
+        "$a_l = \\partial V(\\mathrm{LN}(h_l), l/L, e)/\\partial h_l$, where $V$ learns the loss to come from its own "
+        "value one layer on; in a warm-up DFA's credit"
+    )
+
     def __init__(self, runs: int, width: int, depth: int) -> None:
         self.sizes = [width + 2 * SET.waves + CLASSES, SET.hidden, SET.hidden, 1]
         super().__init__(runs, width, depth)

@@ -12,6 +12,8 @@ from creditaudit.network import Credit
 
 
 class DirectFeedback(Rule):
+    formula = "$a_l = e\\,B_l$, a fixed random projection of the output error $e$"
+
     def __init__(self, runs: int, width: int, depth: int) -> None:
         super().__init__(runs, width, depth)
         self.feedback = torch.zeros(runs, depth, CLASSES, width)

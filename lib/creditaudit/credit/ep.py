@@ -24,6 +24,10 @@ from creditaudit.network import Credit, Tape
 
 
 class EquilibriumPropagation(Rule):
+    formula = (
+        "$a_l = (h_{l+1} - h_{l+1}^{\\beta}) / \\beta$, where $h^{\\beta}$ are the states that minimise an energy on "
+        "which the loss pulls"
+    )
     beta, sweeps = EQUILIBRIUM.beta, EQUILIBRIUM.sweeps
 
     def __init__(self, runs: int, width: int, depth: int) -> None:

@@ -17,6 +17,11 @@ from creditaudit.network import Credit, Tape
 
 
 class StateBridge(LearnedRule):
+    formula = (
+        "$a_l = \\partial\\,\\mathrm{CE}(\\mathrm{readout}(G(h_l, l/L, e)))/\\partial h_l$, where $G$ learns to "
+        "predict $h_L$"
+    )
+
     def __init__(self, runs: int, width: int, depth: int) -> None:
         self.sizes = [width + 1 + CLASSES, *[width] * STATE_BRIDGE.layers]
         super().__init__(runs, width, depth)
