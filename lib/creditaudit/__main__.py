@@ -129,7 +129,10 @@ def _train(options: argparse.Namespace) -> int:
 def _notebooks(options: argparse.Namespace) -> None:
     from creditaudit import pipeline
 
-    pipeline.run_notebooks(options.profile, pipeline.chosen(options.section, options.set))
+    pairs = pipeline.chosen(options.section, options.set)
+    pipeline.run_notebooks(options.profile, pairs)
+    if any(section == pipeline.OVERVIEW for section, _ in pairs):
+        pipeline.overview(options.profile)
 
 
 def _claims(options: argparse.Namespace) -> int:

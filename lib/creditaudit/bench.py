@@ -233,7 +233,7 @@ def logging_shares(frame: pd.DataFrame, diagnosing: float) -> list[str]:
         shares = []
         for ms in ("min ms", "median ms"):
             logging = spec.epochs * frame.loc["test pass", ms] + diagnosing * 1e3 / 2  # two runs at once
-            shares.append(logging / (logging + cost.steps(spec) * frame.loc[name, ms]))
+            shares.append(logging / (logging + spec.steps * frame.loc[name, ms]))
         kept = ["kept" if share <= LOGGING_SHARE else "MISSED" for share in shares]
         lines.append(
             f"{name}, share of logging and diagnostics: {shares[0]:.3f} at the minimum ({kept[0]}), "

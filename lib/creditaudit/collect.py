@@ -182,7 +182,11 @@ def _short(spec: RunSpec) -> str:
 
 
 def _commits(records: list[Record]) -> str:
-    marks = {record.provenance["commit"][:10]: record.provenance.get("dirty", False) for record in records}
+    """Every commit once; one dirty record marks its commit."""
+    marks: dict[str, bool] = {}
+    for record in records:
+        mark = record.provenance["commit"][:10]
+        marks[mark] = marks.get(mark, False) or record.provenance.get("dirty", False)
     return ", ".join(f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items()))
 
 

@@ -8,7 +8,6 @@ from creditaudit.model import CLASSES, PIXELS
 from creditaudit.records import Record
 from creditaudit.spec import RunSpec
 
-TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}
 UNMEASURED_GFLOPS = 90.0  # effective, one core, used until a record tells better
 
 
@@ -48,14 +47,9 @@ def _credit_flops(spec: RunSpec, block: float) -> float:
     return 0.0
 
 
-def steps(spec: RunSpec) -> int:
-    pictures = spec.train_size or TRAIN_PICTURES[spec.data]
-    return spec.epochs * -(-pictures // spec.batch)
-
-
 def cpu_seconds(spec: RunSpec, measured: Iterable[Record] = ()) -> float:
     """Expected core-seconds; records of the same width and method calibrate the speed, else any record does."""
     finished = list(measured)
     alike = [r for r in finished if (r.spec.width, r.spec.method) == (spec.width, spec.method)] or finished
-    speeds = [step_flops(r.spec) * steps(r.spec) / r.provenance["cpu_seconds"] for r in alike]
-    return step_flops(spec) * steps(spec) / (median(speeds) if speeds else UNMEASURED_GFLOPS * 1e9)
+    speeds = [step_flops(r.spec) * r.spec.steps / r.provenance["cpu_seconds"] for r in alike]
+    return step_flops(spec) * spec.steps / (median(speeds) if speeds else UNMEASURED_GFLOPS * 1e9)

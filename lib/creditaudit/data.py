@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from creditaudit.paths import DATA
+from creditaudit.spec import TRAIN_PICTURES
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
@@ -30,7 +31,6 @@ PIXELS = 3 * 32 * 32
 PLAN_TAG = 0x706C616E  # keeps the plan's stream apart from other uses of the same seed
 
 TINY = Path(__file__).parent / "assets" / "tiny.png"  # real CIFAR-10 pictures for tests without a network
-TINY_TRAIN = 520  # 52 of each class; the other 260 are test pictures
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def _read_cifar10() -> tuple[np.ndarray, ...]:
         raise FileNotFoundError("CIFAR-10 is not in data/cifar10: run `make data` first")
     x = np.asarray(np.load(pictures, mmap_mode="r"))  # a plain array over the shared map
     y = np.load(labels)
-    return x[:50000], y[:50000], x[50000:], y[50000:]
+    n = TRAIN_PICTURES["cifar10"]
+    return x[:n], y[:n], x[n:], y[n:]
 
 
 def _read_tiny() -> tuple[np.ndarray, ...]:
@@ -75,7 +76,8 @@ def _read_tiny() -> tuple[np.ndarray, ...]:
     sheet = np.asarray(Image.open(TINY)).reshape(39, 32, 20, 32, 3)
     x = np.ascontiguousarray(sheet.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, 32, 32)
     y = np.arange(len(x)) % 10
-    return x[:TINY_TRAIN], y[:TINY_TRAIN], x[TINY_TRAIN:], y[TINY_TRAIN:]
+    n = TRAIN_PICTURES["tiny"]
+    return x[:n], y[:n], x[n:], y[n:]
 
 
 def epoch_plan(seed: int, epoch: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

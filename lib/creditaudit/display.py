@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from creditaudit import paths
 
+WIDEST = 28  # letters: a column of prose takes no more, it can be broken
 HEAVY = 250_000  # bytes of SVG above which a picture of pixels is the smaller evil
 _MARKUP = re.compile(r"\\[a-zA-Z]+|[${}^_\\`*]")
 _NUMERIC = re.compile(r"(?:[-+−<>~≈\[\]().,\d\s×±–—%]|[eE](?=[-+−\d])|pp)*")
@@ -60,7 +61,7 @@ def as_markdown(frame: pd.DataFrame, formats: dict[str, str]) -> str:
 
 def _rule(name: str, texts: list[str]) -> str:
     """The alignment, and as many dashes as the column is wide: pandoc reads them as shares of the page."""
-    dashes = "-" * max(3, min(36, 2 + max(map(_width, (name, *texts)))))
+    dashes = "-" * max(3, min(WIDEST, 3 + max(map(_width, (name, *texts)))))
     return f"{dashes}:" if all(_NUMERIC.fullmatch(text) for text in texts) else f":{dashes}"
 
 

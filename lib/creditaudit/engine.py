@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from creditaudit import cost, model, network
+from creditaudit import model, network
 from creditaudit.credit import RULES, Rule
 from creditaudit.credit.rule import driving
 from creditaudit.network import Credit, Tape
@@ -32,7 +32,7 @@ class Stack:
             module = initialised(spec, self.rule, s)
             model.load_module(self.net, s, module)
         self.rule = self.rule.to(dtype, device)
-        self.rule.configure(specs, cost.steps(first))
+        self.rule.configure(specs, first.steps)
         penalty = torch.tensor([spec.penalty for spec in specs], dtype=dtype, device=device)
         self.penalty = penalty.view(-1, 1, 1) if penalty.any() else None
         self.optimizer = self._optimizer()

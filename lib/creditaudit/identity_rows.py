@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from creditaudit import data as pictures
 from creditaudit import identity, paths
-from creditaudit.engine import initialised
 from creditaudit.records import read_checked, write_checked
-from creditaudit.spec import RunSpec
 
 Rows = dict[int, dict[str, Any]]
 
@@ -30,7 +26,7 @@ def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str =
     """One row per seed: read where it was measured before, else measured and kept."""
     path, key = paths.products_dir(profile) / "identity.json", shape_key(width, depth, data)
     known = _stored(paths.profile_dir(profile) / "identity.json").get(key, {}) | _stored(path).get(key, {})
-    new = {str(seed): _measured(width, depth, seed, data) for seed in seeds if str(seed) not in known}
+    new = {str(seed): identity.measure(width, depth, seed, data) for seed in seeds if str(seed) not in known}
     if new:
         _merge(path, key, new)
     return {seed: (known | new)[str(seed)] for seed in seeds}
@@ -54,16 +50,6 @@ def frame(measured: Rows) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _measured(width: int, depth: int, seed: int, data: str) -> dict[str, Any]:
-    row = identity.measure(width, depth, seed, data)
-    x, _ = pictures.test_tensors(pictures.load(data, test_size=identity.PICTURES))
-    with torch.inference_mode():
-        h = initialised(RunSpec(method="bp", width=width, depth=depth, seed=seed)).states(x)
-    deviations = [((state - h[0]).norm(dim=-1) / h[0].norm(dim=-1)).median().item() for state in h]
-    cosines = [torch.nn.functional.cosine_similarity(state, h[0]).median().item() for state in h]
-    return row | {"deviation_by_depth": deviations, "cosine_by_depth": cosines}
-
-
 def _stored(path: Path) -> dict[str, dict[str, Any]]:
     return read_checked(path) if path.exists() else {}
 
@@ -71,10 +57,8 @@ def _stored(path: Path) -> dict[str, dict[str, Any]]:
 def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
     """Add rows under a lock: two notebooks may write at the same time, and a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(".identity.lock")
-    with lock.open("w") as held:
+    with path.with_name(".identity.lock").open("w") as held:  # never removed: a second lock file would be no lock
         fcntl.flock(held, fcntl.LOCK_EX)
         content = _stored(path)
         content[key] = content.get(key, {}) | new
         write_checked(path, content)
-    lock.unlink(missing_ok=True)

@@ -214,7 +214,10 @@ def _by_products(section: str, set_name: str, profile: str) -> list[Path]:
     """The tables and figures a notebook writes bear its name (and that of its set, where it has several)."""
     name = section if set_name == params.DEFAULT_SET else f"{section}--{set_name}"
     found = (paths.profile_dir(profile) / kind for kind in ("tables", "figures"))
-    return sorted(path for folder in found for path in folder.glob(f"{name}*"))
+    products = (path for folder in found for path in folder.glob(f"{name}*"))
+    return sorted(
+        path for path in products if path.name[len(name) :].startswith((".", "--"))
+    )  # d512_L12 is not d512_L1
 
 
 def _default_inputs(profile: str) -> list[Path]:

@@ -77,6 +77,7 @@ def dry_run(profile: str, pairs: Chosen, jobs: int) -> None:
 
 
 def run_notebooks(profile: str, pairs: Chosen) -> None:
+    """All but the overview, which shows the verdicts and comes after them."""
     for pair in pairs:
         if pair[0] != OVERVIEW:
             notebooks.execute(*pair, profile, inputs=_read_by(pair, profile))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 VERDICTS = ("reproduced", "contradicted", "inconclusive")
+UNBROKEN = "\u00a0"  # a space at which no line ends
 _SIGNS = {"above": "≥", "below": "≤"}
 COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict
 
@@ -103,14 +104,15 @@ def published(result: "Result") -> str:
 def test(claim: Claim) -> str:
     """What our runs must show: within a margin of the published value, beyond a line, or a shape."""
     if claim.kind == "shape":
-        return "shape" if claim.form != "all" else "all of " + str(len(claim.all))
+        return "shape" if claim.form != "all" else f"all{UNBROKEN}of{UNBROKEN}{len(claim.all)}"
     log = claim.quantity.log
     if claim.kind != "effect":
-        return f"±{claim.margin:g}{' dec' if log else ''}"
+        return f"±{claim.margin:g}{UNBROKEN + 'dec' if log else ''}"
     (line,) = statements(claim)
     if claim.minus is None or log:
-        return f"{_SIGNS[line.direction]} {written(line.threshold, claim.quantity)}{'-fold' if claim.minus else ''}"
-    return f"{_SIGNS[line.direction]} {_signed(line.threshold)}"
+        fold = "-fold" if claim.minus else ""
+        return f"{_SIGNS[line.direction]}{UNBROKEN}{written(line.threshold, claim.quantity)}{fold}"
+    return f"{_SIGNS[line.direction]}{UNBROKEN}{_signed(line.threshold)}"
 
 
 test.__test__ = False  # pytest: this is no test

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Method = Literal["bp", "fa", "dfa", "sb", "cb", "ep"]
 Normalise = Literal["sample", "batch", "none"]
 
+TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}  # tiny: 52 of each class
+
 # Bump when the numerics of a run change: every older record then stops matching its spec.
 RECIPE = 1
 
@@ -62,6 +64,11 @@ class RunSpec(BaseModel):
     @property
     def normalisation(self) -> Normalise:
         return self.normalise or own_normalisation(self.method)
+
+    @property
+    def steps(self) -> int:
+        """Training steps of the whole run."""
+        return self.epochs * -(-(self.train_size or TRAIN_PICTURES[self.data]) // self.batch)
 
     def departures(self) -> dict[str, Any]:
         """The fields that differ from their default, the only ones the key sees."""

@@ -1,8 +1,8 @@
 """Everything about the learned rules that the study leaves open, in one place, each with its reason.
 
-Nothing was tuned on test claims: values are the study's toy settings where it has them, else the plainest reading of
-its text; the two choices made with a look at validation say so. The set-up section of the appendix prints this list.
-A change here changes records: bump `RECIPE` with it.
+Nothing was tuned on test claims: values are those of the study's toy example where it has them, else the plainest
+reading of its text; the two choices made with a look at validation say so. The set-up section of the appendix prints
+this list. A change here changes records: bump `RECIPE` with it.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,9 @@ class StateBridgeSettings:
     Its loss is the MSE over the batch's mean ||h_L||^2: AdamW ignores the factor, float32 does not (||h|| ~ 1e9).
     """
 
-    layers: int = chosen(3, "linear maps in $G$, as in the toy study's value net; hidden width $d$, no bottleneck")
+    layers: int = chosen(
+        3, "linear maps in $G$, as in the value net of the study's toy example; hidden width $d$, no bottleneck"
+    )
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,16 @@ class CreditBridgeSettings:
     .5: .115 .114 .138 .241 at lambda = 0, .287 .297 .314 .319 at 1e-2; DFA throughout: .287 at lambda = 0.
     """
 
-    hidden: int = chosen(256, "width of $V$'s two hidden layers, the toy study's")
-    noise: float = chosen(0.1, "std of the copies of $h_{l+1}$, in the units of $h$; the toy study's")
-    copies: int = chosen(8, "noisy copies in the soft-min, the toy study's")
-    temperature: float = chosen(0.1, "of the soft-min, the toy study's")
+    hidden: int = chosen(256, "width of $V$'s two hidden layers, the toy example's")
+    noise: float = chosen(0.1, "std of the copies of $h_{l+1}$, in the units of $h$; the toy example's")
+    copies: int = chosen(8, "noisy copies in the soft-min, the toy example's")
+    temperature: float = chosen(0.1, "of the soft-min, the toy example's")
     terminal: float = chosen(
         1.0,
         "weight of the two losses at $h_L$ (value and *relative* gradient matching, one look at the split below) "
         "against the bridge's 1",
     )
-    ema: float = chosen(0.995, "the slow copy keeps this much per step, the toy study's")
+    ema: float = chosen(0.995, "the slow copy keeps this much per step, the toy example's")
     warm_up: float = chosen(
         0.5,
         "fraction of all steps in which DFA drives the blocks; the study explored .05 to .5; picked on a validation "
