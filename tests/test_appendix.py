@@ -191,7 +191,7 @@ def test_table_as_markdown():
     frame = pd.DataFrame({"a|b": ["x|y", None], "v": [0.12345, float("nan")], "n": [3, 4]})
     assert display.as_markdown(frame, {"v": ".2f"}).splitlines() == [
         r"| a\|b | v | n |",
-        "| :----- | ------: | ---: |",
+        "| :------ | -------: | ----: |",
         r"| x\|y | 0.12 | 3 |",
         "| – | – | 4 |",
     ]

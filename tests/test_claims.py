@@ -1,5 +1,6 @@
 """The checker must be believed when it contradicts: the claims as data, and verdicts by construction."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -299,3 +300,13 @@ def test_metrics_read_what_they_say():
     assert read("state_error_fall", as_record(method="sb", epochs=10)) == pytest.approx(10**-3.6)
     assert verdict(loud, frozen=as_record(k=0, accuracy=0.35)) == "FAIL(D1+D2+D3)"
     assert verdict(as_record(method="bp", accuracy=0.6), frozen=as_record(k=0, accuracy=0.35)) == "PASS"
+
+
+# of the claims as committed (c1d2e7c) before the first 100-epoch run
+REGISTERED = "a1bafb9c16a0b877db331be4d02d6351d91048af8cf525e0ad0036a23c87a21f"
+
+
+def test_what_is_tested_is_what_was_registered_before_the_first_run():
+    """Wording may change; a quantity, an expected value or a margin may not, or a verdict means nothing."""
+    tested = [claim.model_dump(exclude={"statement", "where", "printed"}, mode="json") for claim in load_claims()]
+    assert hashlib.sha256(json.dumps(tested, sort_keys=True).encode()).hexdigest() == REGISTERED

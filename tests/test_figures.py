@@ -122,6 +122,7 @@ def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
     assert total.claims == len(claims.load_claims()) == total.reproduced + total.contradicted + total.inconclusive
     assert sum(len(group) for group in overview.claim_tables(results).values()) == total.claims
     assert "No claim is contradicted." in overview.contradictions("smoke", results)
+    assert overview.leaning("smoke", results).startswith("None:")
     assert len(findings.verdicts("paper", "depth_ladder", "d512_L2")) == 16
 
 

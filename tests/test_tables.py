@@ -79,7 +79,7 @@ def test_published_values_stand_only_beside_runs_of_their_kind():
 
 def test_identity_rows_are_measured_once_and_filed_by_shape(outputs, monkeypatch):
     rows = identity_rows.rows(8, 2, [1, 2], "smoke", data="tiny")
-    monkeypatch.setattr(identity_rows, "_measured", lambda *_: pytest.fail("measured twice"))
+    monkeypatch.setattr(identity_rows.identity, "measure", lambda *_: pytest.fail("measured twice"))
     assert identity_rows.rows(8, 2, [1, 2], "smoke", data="tiny") == rows
     assert identity_rows.stored(8, 2, "smoke", "tiny") == rows and identity_rows.stored(8, 2, "smoke") == {}
     tidy = identity_rows.frame(rows)

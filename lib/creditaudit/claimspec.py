@@ -92,6 +92,7 @@ class Claim(Strict):
     over: dict[Literal["k"], list[Depth]] | None = None
     all: list[Statement] | None = None
     expected: float | list[float] | str
+    printed: str | None = None  # what the study prints, where `expected` is our reading of it
     std: float | None = Field(None, ge=0)
     margin: float | None = Field(None, gt=0)
     n: int = Field(3, ge=1)

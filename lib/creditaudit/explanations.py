@@ -17,7 +17,7 @@ from creditaudit import paths, yamlfile
 from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside
 from creditaudit.evidence import Evidence, Undecidable, natural
 from creditaudit.metrics import METRICS
-from creditaudit.report import written
+from creditaudit.report import scatter, written
 from creditaudit.yamlfile import nearest
 
 
@@ -95,7 +95,7 @@ class Explanation(Strict):
         mean = written(natural(np.mean(values), quantity), quantity)
         if len(values) == 1:
             return f"{mean} (n=1)"
-        return f"{mean} ± {np.std(values, ddof=1):.3f}{' dec' if quantity.log else ''} (n={len(values)})"
+        return f"{mean} ± {scatter(np.std(values, ddof=1), quantity)} (n={len(values)})"
 
 
 def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str, Explanation]:

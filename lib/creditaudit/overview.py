@@ -113,17 +113,34 @@ def reasons(results: Sequence[Result]) -> str:
 
 def contradictions(profile: str, results: Sequence[Result]) -> str:
     """What was claimed, what we saw, and why; claims with one explanation stand together."""
+    contradicted = [result for result in results if result.verdict == "contradicted"]
+    return _told(profile, contradicted, "Not explained yet.") or "No claim is contradicted."
+
+
+def leaning(profile: str, results: Sequence[Result]) -> str:
+    """Values whose mean lies beyond the margin while the interval still reaches into it, and what is known of them."""
+    beyond = [result for result in results if result.verdict == "inconclusive" and _beyond(result)]
+    return _told(profile, beyond, "") or "None: every mean of an undecided value lies within its margin."
+
+
+def _beyond(result: Result) -> bool:
+    """Is the middle of the interval of (ours - published) outside the margin, at any layer?"""
+    if result.kind != "equivalence" or not result.ci:
+        return False
+    intervals = result.ci if isinstance(result.ci[0], list) else [result.ci]
+    return any(abs(low + high) / 2 > result.margin for low, high in intervals)
+
+
+def _told(profile: str, results: Sequence[Result], unknown: str) -> str:
     explanations = load_explanations(load_claims())
     evidence = Evidence(Store(paths.profile_dir(profile)), profile)
     told: dict[str, list[str]] = {}
     for result in results:
-        if result.verdict == "contradicted":
-            seen = f"Published: {published(result)}; ours: {observed(result)}."
-            known = explanations.get(result.id)
-            why = known.told(evidence) if known else "Not explained yet."
-            told.setdefault(why, []).append(f"- `{result.id}`: {result.statement} {seen}")
-    paragraphs = ["\n".join(lines) + f"\n\n{why}" for why, lines in told.items()]
-    return "\n\n".join(paragraphs) or "No claim is contradicted."
+        seen = f"Published: {published(result)}; ours: {observed(result)}."
+        known = explanations.get(result.id)
+        why = known.told(evidence) if known else unknown
+        told.setdefault(why, []).append(f"- `{result.id}`: {result.statement} {seen}")
+    return "\n\n".join("\n".join(lines) + (f"\n\n{why}" if why else "") for why, lines in told.items())
 
 
 def reach(profile: str, parts: Sequence[Runs]) -> str:

@@ -61,7 +61,7 @@ def _beside(result: Result, runs: Runs, seed: int) -> dict[str, Any]:
     return {
         "run": _run(claim),
         "quantity": SYMBOLS.get(quantity.metric, quantity.metric).replace("{l}", f"{{{quantity.layer}}}"),
-        "published": f"{_written(claim.expected, quantity.log, places)}{std}",
+        "published": claim.printed or f"{_written(claim.expected, quantity.log, places)}{std}",
         f"seed {seed}": _written(values[seed], quantity.log, places) if values.get(seed) is not None else None,
         "ours": spread(frame, "value", places, log=quantity.log) if len(frame) else None,
         "n": len(frame),

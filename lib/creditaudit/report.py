@@ -91,11 +91,13 @@ def print_table(results: Iterable["Result"]) -> None:
 def published(result: "Result") -> str:
     """The published value with its std, or the shape in a word."""
     claim = result.claim
+    if claim.printed:
+        return claim.printed
     if claim.form == "argmax":
         return f"best at k={claim.expected:.0f}"
     text = claim.expected if claim.quantity is None else written(claim.expected, claim.quantity)
     if claim.kind != "effect":
-        return f"{text} ± {_std(claim.std, claim)}" if claim.std is not None else text
+        return f"{text} ± {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
     if claim.minus is None:
         return f"{_SIGNS[claim.direction]} {text}"
     return f"{text}-fold" if claim.quantity.log else _signed(claim.expected)
@@ -130,8 +132,7 @@ def observed(result: "Result") -> str:
     text = _signed(result.observed) if signed else written(result.observed, claim.quantity)
     if result.spread is None:
         return f"{text} (n={result.n})"
-    decades = " dec" if claim.quantity.log else ""
-    return f"{text} ± {_std(result.spread, claim)}{decades} (n={result.n})"
+    return f"{text} ± {scatter(result.spread, claim.quantity)} (n={result.n})"
 
 
 def _part(line: Statement, value: float) -> str:
@@ -143,9 +144,9 @@ def _part(line: Statement, value: float) -> str:
     return f"{name} {_signed(value)} against {other}"
 
 
-def _std(value: float, claim: Claim) -> str:
-    """In the metric's decimals; in decades, two."""
-    return f"{value:.{2 if claim.quantity.log else METRICS[claim.quantity.metric].places}f}"
+def scatter(value: float, quantity: Quantity) -> str:
+    """A std over seeds in the metric's decimals; of norms, in decades."""
+    return f"{value:.2f} dec" if quantity.log else f"{value:.{METRICS[quantity.metric].places}f}"
 
 
 def _signed(value: float) -> str:
