@@ -169,5 +169,17 @@ def noisy_ladder(*rungs: list[float]) -> Runs:
 def test_a_step_is_named_only_where_the_paired_seeds_agree_on_it():
     runs = noisy_ladder([0.30, 0.31, 0.32], [0.40, 0.41, 0.42], [0.31, 0.45, 0.35], [0.20, 0.21, 0.22])
     text = findings_ladder.rungs(runs)
-    assert "rises at $k=1$, drops at $k=3$, and the step to $k=2$ cannot be told from scatter" in text
+    assert "it rises at $k=1$ and drops at $k=3$; the step to $k=2$ cannot be told from scatter (90 %" in text
     assert "is $k=1$ (2)." in text and "At $k=2$ its seeds scatter widely: 0.310, 0.450, 0.350." in text
+
+
+def test_a_ladder_without_a_resolved_step_says_so():
+    text = findings_ladder.rungs(noisy_ladder([0.30, 0.40, 0.35], [0.40, 0.30, 0.36], [0.35, 0.36, 0.30]))
+    assert "Rung by rung nothing is resolved; the steps to $k=1$ and $k=2$ cannot be told from scatter" in text
+
+
+def test_shapes_with_different_seeds_are_named():
+    one, three = CASES["one seed"], CASES["three seeds"]
+    assert f"n = 3 at {findings.shape(three)} and 1 at {findings.shape(one)} seeds" in findings_ladder.caption(
+        three, one
+    )

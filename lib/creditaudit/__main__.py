@@ -45,6 +45,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         chapters.AppendixError,
         fetch.DataUnavailable,
         sweep.Interrupted,
+        sweep.RunsFailed,
         FileNotFoundError,
     )
 

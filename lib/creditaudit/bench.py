@@ -123,7 +123,8 @@ def contenders() -> list[Contender]:
     depths = [Contender(f"L = {n}", RunSpec(method="dfa", depth=n), engine_steps, 2, 1, 20) for n in (1, 2, 8)]
     lengths = [Contender(f"{n} steps", DFA, engine_steps, 2, 1, n) for n in (15, 60, 120)]
     kinds = {_kind(spec): Contender(_kind(spec), spec, engine_steps, 2, 1, 10) for spec in ladder_specs()}
-    passes = {_pass(spec): Contender(_pass(spec), spec, test_passes, 2, 1, 1) for spec in ladder_specs()}
+    flops = {_pass(spec): (spec, cost.forward_flops(spec, TEST_PICTURES)) for spec in ladder_specs()}
+    passes = [Contender(name, spec, test_passes, 2, 1, 1, flops=n) for name, (spec, n) in flops.items()]
     return [
         Contender("GEMM peak", BP, gemm_steps, 2, 1, 30, flops=2 * GEMM**3),
         *rules,
@@ -138,7 +139,7 @@ def contenders() -> list[Contender]:
         *depths,
         *lengths,
         *kinds.values(),
-        *passes.values(),
+        *passes,
     ]
 
 

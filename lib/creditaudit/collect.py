@@ -111,11 +111,6 @@ class Runs:
             return f"{there}{warning}"
         return f"{there} `{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
 
-    def seed_note(self) -> str:
-        """What an error bar means here: "n = 3 seeds", or that there is none."""
-        count = len(self.seeds)
-        return f"n = {count} seeds" if count > 1 else f"n = {count} seed, hence no error bars"
-
     def core_hours(self) -> float:
         return sum(record.provenance.get("cpu_seconds", 0.0) for record in self.records) / 3600
 

@@ -99,8 +99,9 @@ def audit(
 
 def _examine(model: nn.Module, blocks: list[nn.Module], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Row norms of h_0..h_L [L+1, n], of every sample's own gradient at h_L [n], and hits [n]."""
+    x, y = (tensor.clone() if tensor.is_inference() else tensor for tensor in (x, y))
     with Stream(model, blocks) as stream:
-        logits = model(x.clone() if x.is_inference() else x)
+        logits = model(x)
     _check_logits(logits, y)
     states, last = stream.norms(len(x)), stream.last()
     # the sum, not the mean, of the losses: a sample's gradient is then its own, whatever the batch

@@ -161,14 +161,20 @@ def frozen_answer(ladder: Runs) -> str:
         return f"{question} Not yet decided: the untrained stack has not been measured (`{command}`)."
     values = listed([f"{style.name(m)} {frozen['mean'][m]:.3f}" for m in style.in_order(frozen.index)])
     deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
-    ends = [record.final["h_norm"][-1] / record.final["h_norm"][0] for record in ladder.only(k=0).records]
+    norms = [record.final["h_norm"] for record in ladder.only(k=0).records]
+    ends = [h[-1] / h[0] for h in norms if None not in h]
+    trained = f"; after training {_range(ends)} in {len(ends)} frozen run{'s' * (len(ends) > 1)}" if ends else ""
     return (
         f"{question} With every block frozen accuracy is {values}, where chance is {style.CHANCE:.1f}, because the "
         f"untrained stack is nearly the identity ($\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert={deviation:.3f}$, "
-        f"$\\cos(h_L,h_0)={cosine:.3f}$, n = {len(rows)}; after training $\\lVert h_L\\rVert/\\lVert h_0\\rVert$ is "
-        f"{min(ends):.3f} to {max(ends):.3f} in {len(ends)} frozen runs): a near-norm-preserving random feature map "
+        f"$\\cos(h_L,h_0)={cosine:.3f}$, n = {len(rows)}{trained}): a near-norm-preserving random feature map "
         f"between an embed and a readout that do train, hence a nearly linear classifier."
     )
+
+
+def _range(ratios: Sequence[float]) -> str:
+    low, high = f"{min(ratios):.3f}", f"{max(ratios):.3f}"
+    return rf"$\lVert h_L\rVert/\lVert h_0\rVert$ is {low if low == high else f'{low} to {high}'}"
 
 
 NO_CLAIMS = "The study publishes no identity check of this shape."

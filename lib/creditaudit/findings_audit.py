@@ -1,5 +1,6 @@
 """What the audit's records say, in sentences. Numbers, names and verbs come from the records."""
 
+import math
 from collections.abc import Callable
 
 import pandas as pd
@@ -43,9 +44,11 @@ def _case(method: str, own: pd.DataFrame) -> str:
     wrong = []
     growth, g_last, gain = (own[name].astype(float) for name in ("growth", "g_last", "gain"))
     if growth.isna().any() or growth.max() > D1_LIMIT:
-        wrong.append(f"one block multiplies the stream {_typical(own, 'growth', 'infinitely')}-fold (D1)")
+        worst = "without bound" if growth.isna().any() else f"up to {digits(growth.max())}-fold"
+        wrong.append(f"one block multiplies the stream {worst} (D1)")
     if g_last.isna().any() or g_last.min() < D2_FLOOR:
-        wrong.append(f"the reference gradient is {_typical(own, 'g_last', 'not finite')} (D2)")
+        worst = "not finite" if g_last.isna().any() else f"down to {digits(g_last.min())}"
+        wrong.append(f"the reference gradient is {worst} (D2)")
     if gain.min() < 100 * D3_GAIN:
         wrong.append(f"training its blocks changes accuracy by {spread(own, 'gain', places=1, signed=True)} pp (D3)")
     looks = f"accuracy {spread(own, 'accuracy')} and $\\Gamma$ = {spread(own, 'gamma')} look like learning"
@@ -56,7 +59,7 @@ def _case(method: str, own: pd.DataFrame) -> str:
 def warm_up_epochs(rows: pd.DataFrame) -> int:
     """The last epoch in which DFA still drives Credit Bridge's blocks; 0 where it has no run."""
     own = rows[rows.method == "cb"]
-    return int(CREDIT_BRIDGE.warm_up * own.epochs.iloc[0]) if len(own) else 0
+    return math.ceil(CREDIT_BRIDGE.warm_up * own.epochs.iloc[0]) if len(own) else 0
 
 
 def warm_up(epochs: pd.DataFrame) -> str:
@@ -64,12 +67,17 @@ def warm_up(epochs: pd.DataFrame) -> str:
     own = epochs[epochs.method == "cb"]
     if not (last := warm_up_epochs(own)):
         return "Credit Bridge has no run here."
+    told = (
+        f"Credit Bridge begins with a warm-up, whose length is our choice: up to epoch {last} of {own.epochs.iloc[0]} "
+        "DFA drives its blocks while the value net learns"
+    )
+    if last == own.epochs.iloc[0]:
+        return f"{told}. Here that is the whole run."
     switch, end = (own[own.epoch == epoch] for epoch in (last, own.epochs.iloc[0]))
     norms = [f"{name} {_typical(at, 'h_last', 'not finite')}" for name, at in (("then", switch), ("at the end", end))]
     return (
-        f"Credit Bridge begins with a warm-up of ours: up to epoch {last} DFA drives its blocks while the value net "
-        f"learns. $\\lVert h_L \\rVert$ is {' and '.join(norms)} ({sample_note(switch)}). So what D1 and D2 find up to "
-        "there is DFA's doing, and Credit Bridge answers only for what it makes of such a network."
+        f"{told}. $\\lVert h_L \\rVert$ is {' and '.join(norms)} (geometric mean, n = {len(end)}). So what D1 and D2 "
+        "find up to there is DFA's doing, and Credit Bridge answers only for what it makes of such a network."
     )
 
 
@@ -176,7 +184,7 @@ def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     if len(order) == 1:
         where, moral = "all there is yet", "nothing to compare with"
     elif fall < ERROR_FALLS:
-        moral = "it does not learn to predict the state, so the question stays open"
+        moral = f"that is not the {ERROR_FALLS:g}-fold of its claim, so the question stays open"
     else:
         moral = (
             "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
@@ -199,6 +207,8 @@ def _by_layer(error: pd.DataFrame) -> str:
 
 
 def _moved(fall: float) -> str:
+    if 1 / 1.05 < fall < 1.05:
+        return "hardly changes"
     return f"falls {digits(fall)}-fold" if fall >= 1 else f"grows {digits(1 / fall)}-fold"
 
 

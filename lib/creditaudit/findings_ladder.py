@@ -49,11 +49,11 @@ def _steps(ladder: pd.DataFrame) -> str:
     found: dict[str, list[str]] = {"up": [], "down": [], "": []}
     for below, k in zip(ladder.columns, ladder.columns[1:], strict=False):
         found[_sign(ladder[k] - ladder[below])].append(f"$k={k}$")
-    said = [f"{verb} at {listed(found[way])}" for way, verb in (("up", "rises"), ("down", "drops")) if found[way]]
+    moves = [f"{verb} at {listed(found[way])}" for way, verb in (("up", "rises"), ("down", "drops")) if found[way]]
+    told = f"Rung by rung it {listed(moves)}" if moves else "Rung by rung nothing is resolved"
     if found[""]:
-        open_ = listed(found[""])
-        said.append(f"and the step{'s' * (len(found['']) > 1)} to {open_} cannot be told from scatter")
-    return f"Rung by rung it {', '.join(said)} (90 % intervals of paired steps)."
+        told += f"; the step{'s' * (len(found['']) > 1)} to {listed(found[''])} cannot be told from scatter"
+    return f"{told} (90 % intervals of paired steps)."
 
 
 def _sign(differences: pd.Series) -> str:
@@ -90,18 +90,19 @@ def caption(*ladders: Runs) -> str:
     bests = [f"{style.name(method)} {_where_best(method, best, ladders)}" for method in methods]
     hint = " (in brackets: rungs that cannot be told from it)" if "(" in "".join(bests) else ""
     head = f"**Best rung{hint}: {'; '.join(bests)}.** " if bests else "**No method has all its rungs yet.** "
-    seeds = sorted({seed for runs in ladders for seed in runs.seeds})
-    bars = {0: "published values only", 1: "n = 1 seed, no error bars"}.get(
-        len(seeds), f"error bars: std over n = {len(seeds)} seeds (ddof 1)"
-    )
-    partial = ", fewer where marked" if any(_uneven(runs) for runs in ladders) else ""
-    return f"{head}Test accuracy against the number of trained blocks; {bars}{partial}. Dotted: chance."
+    return f"{head}Test accuracy against the number of trained blocks; {_bars(ladders)}. Dotted: chance."
 
 
-def _uneven(runs: Runs) -> bool:
-    """Do some rungs of this ladder have fewer seeds than others?"""
-    counts = runs.frame().groupby(["method", "k"]).seed.nunique()
-    return len(counts) > 0 and counts.min() < counts.max()
+def _bars(ladders: Sequence[Runs]) -> str:
+    """What the error bars are, and over how many seeds: of each shape, where they differ."""
+    counts = [runs.frame().groupby(["method", "k"]).seed.nunique() for runs in ladders]
+    most = [int(count.max()) if len(count) else 0 for count in counts]
+    if max(most) < 2:
+        return "n = 1 seed, no error bars" if max(most) else "published values only"
+    each = [f"{n} at {shape(runs)}" for n, runs in zip(most, ladders, strict=True)]
+    seeds = str(most[0]) if len(set(most)) == 1 else " and ".join(each)
+    partial = ", fewer where marked" if any(count.min() < n for count, n in zip(counts, most, strict=True) if n) else ""
+    return f"error bars: std over n = {seeds} seeds (ddof 1){partial}"
 
 
 def _best_rungs(runs: Runs) -> dict[str, str]:

@@ -21,10 +21,10 @@ FEW = 12  # as many claims are named where a reason is listed
 REASONS = {  # what stands in a reason -> what it means
     "runs missing": "runs are missing",
     "needs profile paper": "only the paper profile can decide them",
-    "the interval crosses the line, and": "the mean lies so close to the edge of the margin, or the published value is "
-    "so uncertain, that not even 1000 seeds would decide",
-    "the interval crosses the line; about": "the 90 % interval crosses the edge of the margin (in brackets: how many "
-    "seeds would decide, at this mean and scatter)",
+    "the interval crosses the line, and": "the mean lies so close to the line, or the published value is so uncertain, "
+    "that not even 1000 seeds would decide",
+    "the interval crosses the line; about": "the 90 % interval crosses the line (the edge of the margin; for a shape, "
+    "zero), and more seeds would decide",
     "one seed has no spread": "they need a second seed",
 }
 WORKERS = 2  # cores of the kind of machine this is meant for
@@ -105,7 +105,7 @@ def reasons(results: Sequence[Result]) -> str:
         if result.verdict == "inconclusive":
             kind = next((kind for words, kind in REASONS.items() if words in result.reason), result.reason)
             seeds = re.search(r"about (\d+) seeds", result.reason)
-            groups.setdefault(kind, []).append(f"`{result.id}`" + (f" ({seeds[1]})" if seeds else ""))
+            groups.setdefault(kind, []).append(f"`{result.id}`" + (f" ({seeds[1]} seeds)" if seeds else ""))
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     lines = [f"- {len(ids)}: {kind}{f': {listed(ids)}' if len(ids) <= FEW else ''}." for kind, ids in ordered]
     return "\n".join(["Inconclusive, and why:", "", *lines]) if lines else "No claim is inconclusive."
@@ -157,7 +157,7 @@ def reach(profile: str, parts: Sequence[Runs]) -> str:
     if profile == "paper":
         return (
             f"These are the study's own shapes, {seeds} seeds and {epochs} epochs (fewer for the penalty): every "
-            "claim can be tested, and one that stays inconclusive says how many seeds would decide it."
+            "claim can be tested, and one that stays inconclusive says what would decide it."
         )
     return (
         f"**A short run: {epochs} epochs and {seeds} seed{'' if seeds == 1 else 's'}, set by a time budget.** It "

@@ -90,14 +90,17 @@ def _run(claim: Claim) -> str:
 def _reading(frame: pd.DataFrame, claim: Claim) -> str:
     """The size of the difference, against the margin."""
     if claim.quantity.log:
-        shift = decades(frame, "value").value.mean() - math.log10(claim.expected)
-        size, margin = _factor(shift), f"{claim.margin:g} decade{'s' if claim.margin != 1 else ''}"
+        shift, margin = decades(frame, "value").value.mean() - math.log10(claim.expected), _decades(claim.margin)
     else:
-        shift = frame.value.mean() - claim.expected
-        size, margin = _distance(shift), f"±{claim.margin:g}"
+        shift, margin = frame.value.mean() - claim.expected, f"±{claim.margin:g}"
     if math.isnan(shift):
         return "undefined in our runs"
+    size = _factor(shift) if claim.quantity.log else _distance(shift)
     return f"{size}, within {margin}" if abs(shift) <= claim.margin else f"**{size}**, beyond {margin}"
+
+
+def _decades(margin: float) -> str:
+    return f"{margin:g} decade{'s' if margin != 1 else ''}"
 
 
 def _factor(shift: float) -> str:

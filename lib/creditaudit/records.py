@@ -69,7 +69,7 @@ class Store:
 
     def all(self) -> list[Record]:
         """Every record of this recipe; those of another one belong to other code and are passed over."""
-        records = (load(path, of_any_recipe=True) for path in sorted(self.folder.glob("*.json")))
+        records = (load(path, skip_other_recipes=True) for path in sorted(self.folder.glob("*.json")))
         return [record for record in records if record is not None]
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
@@ -82,7 +82,7 @@ class Store:
         return path
 
 
-def load(path: Path, of_any_recipe: bool = False) -> Record | None:
+def load(path: Path, skip_other_recipes: bool = False) -> Record | None:
     """Read one record, refusing one that was edited, cut short or renamed.
 
     One made by another recipe is refused too, or is None where that is allowed.
@@ -90,7 +90,7 @@ def load(path: Path, of_any_recipe: bool = False) -> Record | None:
     body, where = read_checked(path), paths.shown(path)
     remedy = f"delete {where} to have the run trained again"
     if body["recipe"] != RECIPE:
-        if of_any_recipe:
+        if skip_other_recipes:
             return None
         raise RecordError(f"{where} was made by recipe {body['recipe']}, this is recipe {RECIPE}; {remedy}")
     spec = RunSpec(**body["spec"])

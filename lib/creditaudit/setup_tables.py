@@ -10,15 +10,6 @@ from creditaudit.credit.rule import RMS_EPS
 from creditaudit.credit.settings import CREDIT_BRIDGE, EQUILIBRIUM, STATE_BRIDGE
 from creditaudit.spec import RunSpec
 
-FULL_NAMES = {
-    "bp": "back-propagation",
-    "fa": "feedback alignment",
-    "dfa": "direct feedback alignment",
-    "ep": "equilibrium propagation",
-    "cb": "learned credit, from a value net",
-    "sb": "learned credit, from a predicted state",
-}
-
 
 def recipe() -> pd.DataFrame:
     """How every run trains, from the defaults of its spec."""
@@ -38,7 +29,7 @@ def recipe() -> pd.DataFrame:
 
 def rules() -> pd.DataFrame:
     """Every method and the vector that drives its block l."""
-    rows = [(style.name(method), FULL_NAMES[method], RULES[method].formula) for method in style.in_order(RULES)]
+    rows = [(style.name(m), RULES[m].full_name, RULES[m].formula) for m in style.in_order(RULES)]
     return pd.DataFrame(rows, columns=["method", "in full", "block $l$ is driven by"])
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from creditaudit import cost, train
 from creditaudit.records import Store, provenance
 from creditaudit.spec import RunSpec
 
+MOST_SHOWN = 6  # failures told in full
 STACKED = 32  # runs stacked on a GPU: one alone is launch-bound
 
 _reports: "multiprocessing.Queue | None" = None  # set in each worker by its initializer
@@ -37,7 +38,8 @@ class RunsFailed(RuntimeError):
     """Some runs failed, the others were trained; the first failure is the cause of this one."""
 
     def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
-        lines = "\n".join(f"  {failure}" for failure in failures)
+        shown = list(dict.fromkeys(str(failure) for failure in failures))[:MOST_SHOWN]
+        lines = "\n".join(f"  {failure}" for failure in shown)
         super().__init__(f"{len(failures)} of {asked} runs failed, the others are saved:\n{lines}")
         self.__cause__ = failures[0]
 
@@ -62,7 +64,9 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
             running = {pool.submit(_train_one, spec, store.folder.parent): spec for spec in missing}
         failed = []
         for future in as_completed(running):
-            if error := future.exception():
+            if isinstance(error := future.exception(), BrokenExecutor):
+                raise error  # a worker was killed, and with it the pool: nothing more will come
+            if error:
                 failed.append(error)
             else:
                 board.finish(running[future], future.result())

@@ -5,6 +5,7 @@ from creditaudit.network import Credit, carried, output_gradient
 
 
 class BackPropagation(Rule):
+    full_name = "back-propagation"
     formula = "$a_l = g_{l+1}$, the exact gradient at the block's output"
     relays = chains = True
 

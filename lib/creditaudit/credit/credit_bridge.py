@@ -26,6 +26,7 @@ from creditaudit.spec import RunSpec
 
 
 class CreditBridge(LearnedRule):
+    full_name = "learned credit, from a value net"
     formula = (
         "$a_l = \\partial V(\\mathrm{LN}(h_l), l/L, e)/\\partial h_l$, where $V$ learns the loss to come from its own "
         "value one layer on; in a warm-up DFA's credit"

@@ -12,6 +12,7 @@ from creditaudit.network import Credit
 
 
 class DirectFeedback(Rule):
+    full_name = "direct feedback alignment"
     formula = "$a_l = e\\,B_l$, a fixed random projection of the output error $e$"
 
     def __init__(self, runs: int, width: int, depth: int) -> None:

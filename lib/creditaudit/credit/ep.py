@@ -24,6 +24,7 @@ from creditaudit.network import Credit, Tape
 
 
 class EquilibriumPropagation(Rule):
+    full_name = "equilibrium propagation"
     formula = (
         "$a_l = (h_{l+1} - h_{l+1}^{\\beta}) / \\beta$, where $h^{\\beta}$ are the states that minimise an energy on "
         "which the loss pulls"

@@ -12,6 +12,7 @@ from creditaudit.network import Credit, output_gradient
 
 
 class FeedbackAlignment(Rule):
+    full_name = "feedback alignment"
     formula = "$a_{L-1} = g_L$ exactly, $a_{l-1} = a_l B_l$ with fixed random $B_l$"
     relays = True
 

@@ -14,7 +14,8 @@ RMS_EPS = 1e-6  # with 1e-8 FA explodes; with 1e-6 it settles where the study sa
 class Rule:
     """The engine calls `begin` once per batch, `block(l)` for l = L-1 ... 0, `embed`, and in training `learn`."""
 
-    formula = ""  # the credit in a line, for the set-up section
+    full_name: str  # for the set-up section, as is
+    formula: str  # the credit in a line
     relays = False  # True: block(l) is made from block(l + 1), so frozen blocks are asked too
     chains = False  # True: the credit passes through the blocks' own Jacobians, frozen ones included
 

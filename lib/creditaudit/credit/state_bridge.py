@@ -17,6 +17,7 @@ from creditaudit.network import Credit, Tape
 
 
 class StateBridge(LearnedRule):
+    full_name = "learned credit, from a predicted state"
     formula = (
         "$a_l = \\partial\\,\\mathrm{CE}(\\mathrm{readout}(G(h_l, l/L, e)))/\\partial h_l$, where $G$ learns to "
         "predict $h_L$"
