@@ -6,6 +6,7 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 from creditaudit import decisions, figures_audit, findings_audit, report, spreads, tables_audit
@@ -174,7 +175,22 @@ def test_state_error_is_only_a_moral_when_it_fell():
     rows, epochs = tables_audit.per_run(runs), tables_audit.trajectories(runs)
     assert "predicting the state is not assigning credit" in findings_audit.state_caption(rows, epochs)
     flat = epochs.assign(state_error=epochs.state_error.where(epochs.state_error.isna(), 1.0))
-    assert "so the question stays open" in findings_audit.state_caption(rows, flat)
+    assert "so the question stays open.**" in findings_audit.state_caption(rows, flat)
+
+
+def test_a_state_error_that_fell_everywhere_but_at_the_first_state_is_told_and_drawn():
+    runs = runs_of(records(("bp", "dfa", "sb")))
+    rows, epochs = tables_audit.per_run(runs), tables_audit.trajectories(runs)
+    by_state = [[1.0, 10.0**-epoch, 10.0 ** -(2 * epoch)] for epoch in epochs.epoch]
+    flat = epochs.assign(
+        state_error=epochs.state_error.where(epochs.state_error.isna(), 1.0),
+        state_error_layers=pd.Series(by_state).where(epochs.state_error.notna(), None),
+    )
+    fall = 10.0 ** (epochs.epoch.max() - 1)
+    assert f"at least {report.digits(fall)}-fold.**" in findings_audit.state_caption(rows, flat)
+    left = figures_audit.state_error(flat, rows).axes[0]
+    assert [text.get_text() for text in left.get_legend().get_texts()][1:3] == ["from $h_0$", "from a later state"]
+    assert left.get_yscale() == "log"
 
 
 def test_published_numbers_stand_beside_ours_with_a_reading(tmp_path):
@@ -200,3 +216,11 @@ def test_spreads_speak_of_n_and_of_decades():
     assert spreads.spread(frame, "growth", log=True) == "100 ± 1.00"
     assert spreads.spread(frame.assign(growth=np.nan), "growth", log=True) is None
     assert [report.digits(value) for value in (0.0444, 15.0, 204.0, 4.24e8)] == ["0.044", "15", "200", "4.2e8"]
+
+
+def test_nudges_of_every_size_and_sign_can_be_told_apart():
+    changes = pd.Series([-1e-2, -1e-5, -1e-8, 0.0, 1e-8, 1e-6])
+    ax = plt.figure().subplots()
+    figures_audit._log_both_ways(ax, changes)
+    heights = [ax.transAxes.inverted().transform(ax.transData.transform((0, change)))[1] for change in changes]
+    assert min(np.diff(heights)) > 0.03 and heights[0] > 0 and heights[-1] < 1

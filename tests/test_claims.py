@@ -13,6 +13,7 @@ from creditaudit.claimspec import ClaimsError, depth_of, load_claims, quantities
 from creditaudit.explanations import load_explanations
 from creditaudit.metrics import METRICS, read, verdict
 from creditaudit.records import Store
+from creditaudit.spec import RECIPE
 from tests.factories import as_record
 
 SEEDS = (42, 123, 456)
@@ -194,11 +195,17 @@ def test_shape_verdicts(tmp_path, rungs, expected):
 def test_exact_verdicts(tmp_path):
     (tmp_path / "paper").mkdir()
     path = tmp_path / "paper" / "identity.json"
+
+    def write(row: dict, recipe: int = RECIPE) -> None:
+        records.write_checked(path, {"recipe": recipe, "shapes": {"d256_L4": {"42": row}}})
+
     row = {"block_ratio": [0.1] * 4, "deviation": 0.2, "cosine": 0.98}
     assert judge(tmp_path, ROW, []).verdict == "inconclusive"
-    records.write_checked(path, {"d256_L4": {"42": row}})
+    write(row)
     assert judge(tmp_path, ROW, []).verdict == "reproduced"
-    records.write_checked(path, {"d256_L4": {"42": row | {"deviation": 0.2003}}})
+    write(row, recipe=RECIPE - 1)
+    assert judge(tmp_path, ROW, []).verdict == "inconclusive"
+    write(row | {"deviation": 0.2003})
     assert judge(tmp_path, ROW, []).verdict == "contradicted"
     path.write_text(path.read_text().replace("0.2003", "0.2"))
     with pytest.raises(records.RecordError, match="checksum"):

@@ -10,7 +10,7 @@ from creditaudit.credit.settings import EQUILIBRIUM
 from creditaudit.engine import Stack, initialised
 from creditaudit.model import ResMLP
 from creditaudit.spec import RunSpec
-from tests.test_engine import batch
+from tests.networks import batch
 from tests.test_learned_credit import SHAPE, close, worked
 
 

@@ -16,7 +16,7 @@ from creditaudit.engine import Stack
 from creditaudit.network import Tape
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
-from tests.test_engine import batch, scattered
+from tests.networks import batch, scattered
 
 LEARNED = ("sb", "cb", "ep")
 SHAPE = {"width": 24, "depth": 3}

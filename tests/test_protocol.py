@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from creditaudit import collect, cost, identity_rows, params, paths, protocol, records, tables
+from creditaudit import collect, cost, identity_rows, params, paths, protocol, tables
 from creditaudit.claims import STUDY_SEEDS
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
@@ -101,7 +101,7 @@ def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):
     monkeypatch.setenv("CREDITAUDIT_RUNNER", "1")
     assert saved[0].is_relative_to(outputs / "interactive") and not (outputs / "paper").exists()
     identity_rows.rows(8, 2, [2], "paper", data="tiny")
-    assert set(records.read_checked(outputs / "paper" / "identity.json")[committed]) == {"2"}
+    assert set(identity_rows.read(outputs / "paper")[committed]) == {"2"}
 
 
 def test_tidy_frames_by_run_epoch_and_layer():

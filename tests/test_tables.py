@@ -82,6 +82,9 @@ def test_identity_rows_are_measured_once_and_filed_by_shape(outputs, monkeypatch
     monkeypatch.setattr(identity_rows.identity, "measure", lambda *_: pytest.fail("measured twice"))
     assert identity_rows.rows(8, 2, [1, 2], "smoke", data="tiny") == rows
     assert identity_rows.stored(8, 2, "smoke", "tiny") == rows and identity_rows.stored(8, 2, "smoke") == {}
+    with monkeypatch.context() as other_code:
+        other_code.setattr(identity_rows, "RECIPE", -1)
+        assert identity_rows.stored(8, 2, "smoke", "tiny") == {}
     tidy = identity_rows.frame(rows)
     last = tidy[(tidy.seed == 1) & (tidy.layer == 2)].iloc[0]
     assert last.deviation == rows[1]["deviation"] and last.cosine == rows[1]["cosine"] and math.isnan(last.ratio)

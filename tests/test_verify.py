@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from creditaudit import verify
+from creditaudit import identity_rows, params, paths, verify
 from creditaudit.records import Record
 from tests.factories import as_record
 
@@ -46,3 +46,14 @@ def test_what_only_one_of_them_has_is_a_difference(extra, capsys):
     other = run()
     assert verify._compare(run(), replace(other, final=other.final | extra)) == 1
     assert f"first at final.{next(iter(extra))}" in capsys.readouterr().out
+
+
+def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setenv(paths.RUNNER, "1")
+    monkeypatch.setattr(params, "parameters", lambda *_: {"width": 8, "depth": 2, "data": "tiny"})
+    kept = identity_rows.rows(8, 2, [1, 2], "paper", data="tiny")
+    assert verify._remeasure("any", "paper") == 0 and "2 seeds: largest difference 0.0e+00" in capsys.readouterr().out
+    kept[2]["block_ratio"][1] += 1e-3
+    monkeypatch.setattr(identity_rows, "stored", lambda *_: kept)
+    assert verify._remeasure("any", "paper") == 1

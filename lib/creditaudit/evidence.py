@@ -3,9 +3,10 @@
 from collections import defaultdict
 from typing import Any
 
+from creditaudit import identity_rows
 from creditaudit.claimspec import Quantity, Setting, depth_of
 from creditaudit.metrics import METRICS, read, scaled
-from creditaudit.records import Record, Store, read_checked
+from creditaudit.records import Record, Store
 
 RUN_FIELDS = {"method", "width", "depth", "k", "penalty", "epochs", "seed"}
 
@@ -25,8 +26,7 @@ class Evidence:
             if set(spec.departures()) <= RUN_FIELDS:
                 run = (spec.method, spec.width, spec.depth, spec.k, spec.penalty, spec.epochs)
                 self.runs[run][spec.seed] = record
-        path = store.folder.parent / "identity.json"
-        self.identity = read_checked(path) if path.exists() else {}
+        self.identity = identity_rows.read(store.folder.parent)
 
     def seeds(self, quantity: Quantity, setting: Setting, epochs: int) -> dict[int, Record]:
         k = depth_of(quantity.k, setting)

@@ -19,6 +19,8 @@ from creditaudit.marks import (
 )
 from creditaudit.report import digits
 
+NUDGE_FLOOR = 1e-9  # smaller changes of the loss are drawn as none
+
 
 @blank_if_empty
 def accuracy_curves(epochs: pd.DataFrame) -> Figure:
@@ -76,6 +78,7 @@ def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
         if column != "drift":
             ax.axhline(0, color=style.MUTED, linewidth=0.9, zorder=1)
     _null_and_ceiling(grid.flat[0], blocks, null)
+    _log_both_ways(grid.flat[2], blocks.nudge)
     if 0 < blocks.drift.min() < blocks.drift.max() / 30:
         grid.flat[3].set_yscale("log")
     else:
@@ -93,6 +96,18 @@ def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: dict[str, float]) ->
     ink = {"transform": ax.get_yaxis_transform(), "ha": "right", "color": style.MUTED, "fontsize": 7.5}
     ax.text(0.99, 1.08, "dashes: exact credit of the same network", **ink)
     ax.text(0.99, bottom - 0.15, "grey: credit that knows nothing, ±2 std", **ink)
+
+
+def _log_both_ways(ax: Axes, changes: pd.Series) -> None:
+    """Decades below zero and above it: in an exploded network a nudge has a sign but hardly a size."""
+    lowest, highest = (float(value) for value in changes.agg(["min", "max"]))
+    if not max(-lowest, highest) > NUDGE_FLOOR:
+        return
+    ax.set_yscale("symlog", linthresh=NUDGE_FLOOR, linscale=0.6)
+    ax.set_ylim(min(8 * lowest, -NUDGE_FLOOR), max(8 * highest, NUDGE_FLOOR))
+    decades = NUDGE_FLOOR * 10.0 ** np.arange(1, 9, 3)
+    ax.set_yticks([-size for size in decades if size < -8 * lowest] + [0] + [d for d in decades if d < 8 * highest])
+    ax.minorticks_off()
 
 
 @blank_if_empty
@@ -118,16 +133,30 @@ def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
     for shade, (seed, run) in enumerate(epochs.dropna(subset=["state_error"]).groupby("seed")):
         line = ("-", style.DASHED, style.DOTTED)[shade % 3]
         left.plot(run.epoch, run.state_error.astype(float), color=look.colour, linestyle=line, label=f"seed {seed}")
-    shown = epochs.state_error.astype(float).dropna()
-    if shown.max() > 10 * shown.min() > 0:
+        _error_from_each_state(left, run, line, named=shade == 0)
+    shown = [value for drawn in left.lines for value in drawn.get_ydata()]
+    if max(shown) > 10 * min(shown) > 0:
         left.set_yscale("log")
     else:
         left.set_ylim(bottom=0)
     left.set_xlabel("epoch")
     whole_epochs(left)
     plain_title(left, "State Bridge: error of the predicted $h_L$")
-    left.legend()
+    left.legend(fontsize=7.5)
     plain_title(right, "test accuracy")
     value_bars(right, finals, "accuracy", methods)
     right.axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)
     return fig
+
+
+def _error_from_each_state(ax: Axes, run: pd.DataFrame, line: str | tuple, named: bool) -> None:
+    """Thin lines: h_L predicted from h_0 alone, and from each later state."""
+    by_state = run.dropna(subset=["state_error_layers"])
+    if by_state.empty:
+        return
+    errors = np.array(by_state.state_error_layers.tolist(), dtype=float)
+    thin = {"linestyle": line, "linewidth": 0.8, "zorder": 1}
+    ax.plot(by_state.epoch, errors[:, 0], color=style.INK, label="from $h_0$" if named else None, **thin)
+    later = ax.plot(by_state.epoch, errors[:, 1:], color=style.MUTED, **thin)
+    if named and later:
+        later[0].set_label("from a later state")

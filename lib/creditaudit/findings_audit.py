@@ -156,7 +156,7 @@ def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
     deep = f"blocks 1 to {runs.specs[0].depth - 1}"
     return (
         f"**Averaged over {deep} the cosine is {named_means(rows, 'gamma_deep')}.** Credit against the gradient at the "
-        "block's *input*; $\\rho$ and nudging in float64, and a useful nudge is negative "
+        "block's *input*; $\\rho$ and nudging in float64; a useful nudge is negative, drawn in decades both ways "
         f"(means, {scatter_note(rows)}). Grey, ±2 std of credit that knows nothing: light, one random direction for "
         "all samples, $2/\\sqrt{d}$; dark, one for each sample."
     )
@@ -176,25 +176,44 @@ def bars_caption(rows: pd.DataFrame) -> str:
 def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     """Does a better prediction of the state come with good credit?"""
     error = epochs.dropna(subset=["state_error"]).sort_values("epoch")
-    runs = error.groupby("seed").state_error.agg(["first", "last"]).astype(float)
-    fall = (runs["first"] / runs["last"]).mean()
     order = list(summarise(rows, ["method"], "accuracy").sort_values("mean").method)
-    place = order.index("sb") + 1
+    return (
+        f"**{_state_finding(error, order)}.** Left, the error "
+        r"$\lVert G - h_L \rVert^2 / \lVert h_L \rVert^2$ of the predicted last state, mean over layers (1 is "
+        f"predicting zero), one thick line per seed{_by_layer(error)}; right, mean accuracy "
+        f"({scatter_note(rows)}), dotted is chance."
+    )
+
+
+def _state_finding(error: pd.DataFrame, order: list[str]) -> str:
+    """`order`: the methods, from the worst accuracy to the best."""
+    fall, place = _fall(error.state_error, error.seed), order.index("sb") + 1
     where = "the worst" if place == 1 else f"number {place} of {len(order)} from the bottom"
+    moral = "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
     if len(order) == 1:
         where, moral = "all there is yet", "nothing to compare with"
     elif fall < ERROR_FALLS:
         moral = f"that is not the {ERROR_FALLS:g}-fold of its claim, so the question stays open"
-    else:
-        moral = (
-            "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
-        )
-    return (
-        f"**State Bridge's error {_moved(fall)} and its accuracy is {where}: {moral}.** Left, the error "
-        r"$\lVert G - h_L \rVert^2 / \lVert h_L \rVert^2$ of the predicted last state, mean over layers (1 is "
-        f"predicting zero), one line per seed{_by_layer(error)}; right, mean accuracy ({scatter_note(rows)}), dotted "
-        "is chance."
-    )
+        if (later := _fall_from_later_states(error)) >= ERROR_FALLS:
+            moral += (
+                f", but only for want of $h_0$: from every later state the error falls at least {digits(later)}-fold"
+            )
+    return f"State Bridge's error {_moved(fall)} and its accuracy is {where}: {moral}"
+
+
+def _fall(errors: pd.Series, seeds: pd.Series) -> float:
+    """First epoch's error over the last's, mean over seeds."""
+    ends = errors.astype(float).groupby(seeds).agg(["first", "last"])
+    return (ends["first"] / ends["last"]).mean()
+
+
+def _fall_from_later_states(error: pd.DataFrame) -> float:
+    """The smallest fall among the predictions from h_1, h_2, ...; 0 where they were not logged."""
+    logged = error.dropna(subset=["state_error_layers"])
+    if logged.empty:
+        return 0.0
+    by_state = pd.DataFrame(logged.state_error_layers.tolist(), index=logged.index).iloc[:, 1:]
+    return min((_fall(by_state[state], logged.seed) for state in by_state), default=0.0)
 
 
 def _by_layer(error: pd.DataFrame) -> str:
@@ -203,7 +222,7 @@ def _by_layer(error: pd.DataFrame) -> str:
     if last.empty:
         return ""
     means = pd.DataFrame(list(last)).astype(float).mean()
-    return f" (at the end, from $h_0$, $h_1$, …: {', '.join(digits(value) for value in means)})"
+    return f" (thin, from each state alone; at the end, from $h_0$, $h_1$, …: {', '.join(digits(v) for v in means)})"
 
 
 def _moved(fall: float) -> str:

@@ -8,6 +8,7 @@ import torch
 from creditaudit import data
 from creditaudit.engine import initialised
 from creditaudit.spec import RunSpec
+from creditaudit.train import training_mode
 
 PICTURES = 256  # the first test pictures, medians over them
 
@@ -16,7 +17,7 @@ def measure(width: int, depth: int, seed: int, name: str = "cifar10") -> dict[st
     """||f_l||/||h_l|| per block, ||h_l - h_0||/||h_0|| and cos(h_l, h_0) up to every layer and for the whole stack."""
     x, _ = data.test_tensors(data.load(name, test_size=PICTURES))
     module = initialised(RunSpec(method="bp", width=width, depth=depth, seed=seed))
-    with torch.inference_mode():
+    with training_mode():  # one thread: the same bits whoever asks
         h = module.states(x)
     ratios = [((after - before).norm(dim=-1) / before.norm(dim=-1)).median() for before, after in pairwise(h)]
     deviations = [((state - h[0]).norm(dim=-1) / h[0].norm(dim=-1)).median().item() for state in h]

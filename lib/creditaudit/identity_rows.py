@@ -2,7 +2,7 @@
 
 A row has the study's three quantities and how the stack gets there, block after block. Rows are filed under the shape
 that was measured (`d256_L4`, the name of the parameter set; other data than CIFAR-10 are named too), so a smoke run
-is never taken for the study's.
+is never taken for the study's. Rows of another recipe than this code's are passed over, as records are.
 """
 
 import fcntl
@@ -14,7 +14,9 @@ import pandas as pd
 
 from creditaudit import identity, paths
 from creditaudit.records import read_checked, write_checked
+from creditaudit.spec import RECIPE
 
+FILE = "identity.json"
 Rows = dict[int, dict[str, Any]]
 
 
@@ -24,8 +26,8 @@ def shape_key(width: int, depth: int, data: str = "cifar10") -> str:
 
 def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str = "cifar10") -> Rows:
     """One row per seed: read where it was measured before, else measured and kept."""
-    path, key = paths.products_dir(profile) / "identity.json", shape_key(width, depth, data)
-    known = _stored(paths.profile_dir(profile) / "identity.json").get(key, {}) | _stored(path).get(key, {})
+    path, key = paths.products_dir(profile) / FILE, shape_key(width, depth, data)
+    known = read(paths.profile_dir(profile)).get(key, {}) | read(path.parent).get(key, {})
     new = {str(seed): identity.measure(width, depth, seed, data) for seed in seeds if str(seed) not in known}
     if new:
         _merge(path, key, new)
@@ -34,7 +36,7 @@ def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str =
 
 def stored(width: int, depth: int, profile: str, data: str = "cifar10") -> Rows:
     """The rows that exist; nothing is measured."""
-    found = _stored(paths.profile_dir(profile) / "identity.json").get(shape_key(width, depth, data), {})
+    found = read(paths.profile_dir(profile)).get(shape_key(width, depth, data), {})
     return {int(seed): row for seed, row in found.items()}
 
 
@@ -50,8 +52,10 @@ def frame(measured: Rows) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _stored(path: Path) -> dict[str, dict[str, Any]]:
-    return read_checked(path) if path.exists() else {}
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """shape -> seed -> row, of this recipe."""
+    content = read_checked(folder / FILE) if (folder / FILE).exists() else {}
+    return content["shapes"] if content.get("recipe") == RECIPE else {}
 
 
 def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
@@ -59,6 +63,6 @@ def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(".identity.lock").open("w") as held:  # never removed: a second lock file would be no lock
         fcntl.flock(held, fcntl.LOCK_EX)
-        content = _stored(path)
-        content[key] = content.get(key, {}) | new
-        write_checked(path, content)
+        shapes = read(path.parent)
+        shapes[key] = shapes.get(key, {}) | new
+        write_checked(path, {"recipe": RECIPE, "shapes": shapes})

@@ -85,9 +85,9 @@ def run_notebooks(profile: str, pairs: Chosen) -> None:
 
 def overview(profile: str) -> None:
     everything = [path for pair in chosen() for path in _read_by(pair, profile)]
-    folder = paths.profile_dir(profile)
-    shown = [folder / "claims.json", folder / "identity.json", paths.PARAMS / "explanations.yaml"]
-    notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=everything + shown)
+    shown = [paths.profile_dir(profile) / name for name in ("claims.json", "identity.json")]
+    asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # it counts the runs these ask for
+    notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=everything + shown + asked)
 
 
 def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu", strict: bool = False) -> int:
