@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from creditaudit import collect, cost, identity_rows, params, paths, protocol, tables
+from creditaudit import collect, cost, identity_rows, params, paths, pipeline, protocol, tables
 from creditaudit.claims import STUDY_SEEDS
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
@@ -131,3 +131,11 @@ def test_notebooks_keep_the_house_style(path):
             assert cell["outputs"] == [] and cell["execution_count"] is None
             assert len(lines) <= 15
             assert not any(line.lstrip().startswith(("def ", "class ")) for line in lines)
+
+
+def test_the_overview_is_made_again_when_a_section_asks_for_other_runs(monkeypatch):
+    given = []
+    monkeypatch.setattr(pipeline.notebooks, "execute", lambda *_, inputs: given.extend(inputs))
+    pipeline.overview("paper")
+    asked = {paths.PARAMS / "profiles.yaml", paths.PARAMS / "audit" / "d256_L4.yaml", paths.NOTEBOOKS / "audit.ipynb"}
+    assert asked <= set(given)

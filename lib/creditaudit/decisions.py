@@ -49,7 +49,12 @@ def ignorance(record: Record) -> float:
     for a block, independent between blocks. (A random direction per *sample* averages out to a far smaller null.)
     """
     fresh = (record.final.get("fresh_null") or {}).get("std")
-    return fresh or (record.spec.width * record.spec.depth) ** -0.5
+    return fresh or one_direction(record)
+
+
+def one_direction(record: Record) -> float:
+    """Std of Gamma for one random direction per block: 1/sqrt(dL)."""
+    return (record.spec.width * record.spec.depth) ** -0.5
 
 
 def scale_is_stable(record: Record, frozen: Record | None = None) -> bool:

@@ -13,9 +13,12 @@ from creditaudit.collect import Runs, resume_command
 from creditaudit.diagnosis import D3_GAIN
 from creditaudit.records import Store
 from creditaudit.report import summary
+from creditaudit.verdicts import of_sample
 
 MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
 HELPS = 100 * D3_GAIN  # percentage points: D3's own threshold
+VERBS = ("helps", "does not help", "may or may not help")
+ALPHA = 0.05  # of a sentence: one-sided, each way, as of a claim
 
 
 def section_runs(section: str, set_name: str, profile: str) -> Runs:
@@ -51,36 +54,62 @@ def depth_answer(ladders: Iterable[Runs]) -> str:
     """Does training depth help? By D3's rule: at least +2 pp over the frozen network."""
     question, ladders = "**Does training depth help?**", list(ladders)
     full = [_full_gains(runs) for runs in ladders]
-    methods = style.in_order(method for gains in full for method in gains.index)
+    methods = style.in_order(method for gains in full for method in gains)
     pending = [runs for runs in ladders if runs.missing]
     if not methods:
         return f"{question} {_capital(undecided(pending[0])) if pending else 'There are no runs'}."
     places = listed([shape(runs) for runs in ladders]) + (", in this order," if len(ladders) > 1 else "")
-    counts = sorted({int(n) for gains in full for n in gains.n})
+    counts = sorted({len(sample) for gains in full for sample in gains.values()})
     seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
-    clauses = [_worth(method, [gains["mean"].get(method) for gains in full]) for method in methods]
+    clauses = [
+        _worth(method, {shape(runs): gains.get(method) for runs, gains in zip(ladders, full, strict=True)})
+        for method in methods
+    ]
     lacking = listed([f"{len(runs.missing)} of {len(runs.specs)} runs at {shape(runs)}" for runs in pending])
     left = f" Preliminary: {lacking} are missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
     return (
         f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} "
-        f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp).{left if pending else ''}"
+        f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp, by the 90 % interval where there are several "
+        f"seeds).{left if pending else ''}"
     )
 
 
-def _full_gains(runs: Runs) -> pd.DataFrame:
-    """Per method: n and mean of the gain with all blocks trained."""
+def _full_gains(runs: Runs) -> dict[str, list[float]]:
+    """method -> the gain of each seed with all blocks trained, in pp."""
     gain = tables.gains(runs.frame())
-    return tables.summarise(gain[gain.k == gain.depth], ["method"], "gain").set_index("method")
+    return {method: own.gain.tolist() for method, own in gain[gain.k == gain.depth].groupby("method")}
 
 
-def _worth(method: str, gains: Sequence[float | None]) -> str:
-    known = [gain for gain in gains if gain is not None]
-    amounts = listed([f"{gain:+.1f}".replace("-", "−") for gain in known])
-    amounts += " pp" if len(known) == len(gains) else " pp so far"
-    helped = sum(gain >= HELPS for gain in known)
-    name = style.name(method)
-    partly = f"helps {name} only in part" if helped else f"does not help {name}"
-    return f"**{f'helps {name}' if helped == len(known) else partly}**: {amounts}"
+def _worth(method: str, gains: dict[str, list[float] | None]) -> str:
+    """`gains`: of each shape, seed by seed."""
+    known = {place: sample for place, sample in gains.items() if sample}
+    amounts = listed([amount(sample) for sample in known.values()])
+    amounts += "" if len(known) == len(gains) else " so far"
+    verbs, name = [helps(sample) for sample in known.values()], style.name(method)
+    if len(set(verbs)) == 1:
+        return f"**{verbs[0]} {name}**: {amounts}"
+    whom = [name, *["it"] * len(verbs)]
+    each = [f"{verb} {it} at {place}" for verb, it, place in zip(verbs, whom, known, strict=False)]
+    return f"**{listed(each)}**: {amounts}"
+
+
+def _interval(sample: Sequence[float]) -> tuple[float, float]:
+    """Of the mean, 90 %; one seed has no interval, its value stands alone."""
+    return of_sample(sample).bounds(ALPHA) if len(sample) > 1 else (sample[0], sample[0])
+
+
+def helps(sample: Sequence[float]) -> str:
+    """Does this gain, in pp and one entry per seed, reach D3's threshold?"""
+    low, high = _interval(sample)
+    return VERBS[0] if low >= HELPS else VERBS[1] if high < HELPS else VERBS[2]
+
+
+def amount(sample: Sequence[float]) -> str:
+    """The mean gain; with its interval where that decides nothing."""
+    text = f"{mean(sample):+.1f} pp"
+    if helps(sample) == VERBS[2]:
+        text += " (90 % interval {:+.1f} to {:+.1f})".format(*_interval(sample))
+    return text.replace("-", "−")
 
 
 def penalty_answer(runs: Runs, rescue: float) -> str:
@@ -104,7 +133,7 @@ def penalty_answer(runs: Runs, rescue: float) -> str:
         f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, its deep cosine from {_cosine(plain)} to "
         f"{_cosine(fixed)} and its accuracy from {before:.3f} to {after:.3f} ({epochs} epochs, n = {len(seeds)}): "
         f"{_repaired(plain, fixed)}; with {_points(after - still)} pp against leaving it frozen and "
-        f"{_points(after - best)} pp against BP, {_used(after - still)}."
+        f"{_points(after - best)} pp against BP, {_used(fixed, frozen)}."
     )
 
 
@@ -137,9 +166,15 @@ def _repaired(plain: Runs, fixed: Runs) -> str:
     return f"{repaired}, {listed(left)} still fail{'s' if len(left) == 1 else ''}" if left else repaired
 
 
-def _used(gain: float) -> str:
+def _used(trained: Runs, frozen: Runs) -> str:
+    """By D3's rule, between the same seeds."""
+    ends = [
+        {record.spec.seed: record.final["test_accuracy"] for record in group.records} for group in (trained, frozen)
+    ]
+    gains = [100 * (ends[0][seed] - ends[1][seed]) for seed in ends[0]]
     asked = f"the {HELPS:g} pp that D3 asks for"
-    return f"its blocks gain less than {asked}" if gain < D3_GAIN else f"its blocks gain {asked}"
+    said = f"gain {asked}", f"gain less than {asked}", f"may or may not gain {asked} ({amount(gains)})"
+    return f"its blocks {said[VERBS.index(helps(gains))]}"
 
 
 def _failures(runs: Runs) -> list[str]:
@@ -218,7 +253,7 @@ def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
         f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
         f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
         f"seed{'' if len(seeds) == 1 else 's'}; {counted.tested} had the runs for a test at "
-        f"$\\alpha={counted.alpha:g}$, at most about {counted.expected_false:.1f} of them decided wrongly by chance."
+        f"$\\alpha={counted.alpha:g}$, {counted.luck}."
     )
 
 

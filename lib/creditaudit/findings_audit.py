@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from creditaudit import decisions, style
+from creditaudit import decisions, metrics, style
 from creditaudit.collect import Runs
 from creditaudit.credit.settings import CREDIT_BRIDGE
 from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, OPEN, reference_is_valid, scale_is_stable
@@ -166,10 +166,10 @@ def bars_caption(rows: pd.DataFrame) -> str:
     if rows.empty:
         return NOTHING
     order = summarise(rows, ["method"], "accuracy").sort_values("mean", ascending=False).method
-    ranked = " > ".join(style.name(method) for method in order)
+    ranked = ", ".join(style.name(method) for method in order)
     return (
-        f"**By accuracy: {ranked}.** Cosine, $\\rho$ and nudging are means over all blocks; dotted is chance "
-        f"(means, {scatter_note(rows)})."
+        f"**By mean accuracy, from the best: {ranked}.** Cosine, $\\rho$ and nudging are means over all blocks; dotted "
+        f"is chance (means, {scatter_note(rows)})."
     )
 
 
@@ -244,14 +244,31 @@ def decision_reading(runs: Runs) -> str:
         said = decisions.conclusions(found, criterion.name)
         fooled = [style.name(m) for m, answer in standard.items() if said[m] is True and answer is False]
         lines.append(f"{criterion.name}: {listed(fooled) or 'none'}")
-    return f"Accepted by one criterion and refused by D1–D3 together: {'; '.join(lines)}.{_without_first(runs)}"
+    return f"Accepted by one criterion and refused by D1–D3 together: {'; '.join(lines)}.{_misjudged(runs)}"
 
 
-def _without_first(runs: Runs) -> str:
-    """How much of the usual reading hangs on the first block."""
-    rows = per_run(runs)
-    fooled = [rows[rows.method == method] for method in decisions.misled(pairs(runs))]
+def _misjudged(runs: Runs) -> str:
+    """How much of the usual reading hangs on the first block, and on what counts as knowing nothing."""
+    found = pairs(runs)
+    fooled, rows = decisions.misled(found), per_run(runs)
     if not fooled:
         return ""
-    deep, all_ = (named_means(pd.concat(fooled), column) for column in ("gamma_deep", "gamma"))
-    return f" The cosine of the misjudged is {all_}; without block 0, {deep}."
+    deep, all_ = (named_means(rows[rows.method.isin(fooled)], column) for column in ("gamma_deep", "gamma"))
+    bar = decisions.ABOVE_NULL * decisions.one_direction(found[0][0])
+    return f" The cosine of the misjudged is {all_}; without block 0, {deep}.{_by_the_coarser_bar(found, fooled, bar)}"
+
+
+def _by_the_coarser_bar(found: list[decisions.Pair], fooled: list[str], bar: float) -> str:
+    """Methods with feedback matrices are held to a null measured with fresh ones: would the others' let them pass?"""
+    told = []
+    for method in fooled:
+        own = [record for record, _ in found if record.spec.method == method and record.final.get("fresh_null")]
+        passing = sum((metrics.read("gamma", record) or 0.0) > bar for record in own)
+        if own and passing < len(own):
+            told.append(f"{style.name(method)} in {passing} of {len(own)} seeds")
+    if not told:
+        return ""
+    return (
+        f" It hangs on the null too: by $3/\\sqrt{{dL}} = {bar:.3f}$, the bar of the methods without feedback "
+        f"matrices, the cosine accepts {listed(told)}."
+    )

@@ -11,9 +11,7 @@ import pandas as pd
 from creditaudit import style, tables, verdicts
 from creditaudit.collect import Runs
 from creditaudit.diagnosis import D3_GAIN
-from creditaudit.findings import listed, shape
-
-ALPHA = 0.05  # one-sided, each way
+from creditaudit.findings import ALPHA, listed, shape
 
 
 def rungs(runs: Runs) -> str:
@@ -53,7 +51,7 @@ def _steps(ladder: pd.DataFrame) -> str:
     told = f"Rung by rung it {listed(moves)}" if moves else "Rung by rung nothing is resolved"
     if found[""]:
         told += f"; the step{'s' * (len(found['']) > 1)} to {listed(found[''])} cannot be told from scatter"
-    return f"{told} (90 % intervals of paired steps)."
+    return f"{told} (90 % intervals of paired steps, each step for itself)."
 
 
 def _sign(differences: pd.Series) -> str:

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from creditaudit import style
-from creditaudit.findings import HELPS, listed
+from creditaudit.findings import HELPS, VERBS, amount, helps, listed
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, named_means, sample_note, scatter_note, spread
 from creditaudit.tables_penalty import at, paired, ranking
@@ -59,9 +59,9 @@ def sweep_caption(rows: pd.DataFrame, method: str) -> str:
     above = spread(paired(at(rows, method=method, penalty=best), frozen), "gain", places=1, signed=True)
     against = f", {above} pp against its frozen network" if above else ""
     return (
-        f"**{style.name(method)} is best at $\\lambda={best:g}$ with {means.max():.3f}{against}.** The last epoch over "
-        f"$\\lambda$ ({scatter_note(own)}; norms: decades); lines: BP without the penalty; dotted: each method's own "
-        "frozen network, same epochs."
+        f"**{style.name(method)} is best on average at $\\lambda={best:g}$ with {means.max():.3f}{against}.** The last "
+        f"epoch over $\\lambda$ ({scatter_note(own)}; norms: decades); lines: BP without the penalty; dotted: each "
+        "method's own frozen network, same epochs."
     )
 
 
@@ -117,17 +117,18 @@ def _firsts(rows: pd.DataFrame, rescue: float, seed: int, methods: list[str]) ->
 
 def rescued(rows: pd.DataFrame, rescue: float) -> str:
     """Which methods the penalty lifts over their frozen networks by D3's two points."""
-    lifted, not_lifted = [], []
+    found: dict[str, list[str]] = {}
     for method, own in by_method(rows):
-        gain = paired(at(own, penalty=rescue), at(own, k=0)).gain.dropna()
-        if len(gain) and method != "bp":
-            (lifted if gain.mean() >= HELPS else not_lifted).append(f"{style.name(method)} ({gain.mean():+.1f} pp)")
-    if not lifted + not_lifted:
+        gain = paired(at(own, penalty=rescue), at(own, k=0)).gain.dropna().tolist()
+        if gain and method != "bp":
+            found.setdefault(helps(gain), []).append(f"{style.name(method)} ({amount(gain)})")
+    if not found:
         return "No method but BP has both a penalised and a frozen run yet."
-    yes = f"{listed(lifted)} end{'s' if len(lifted) == 1 else ''} at least {HELPS:g} pp above frozen" if lifted else ""
-    no = f"{listed(not_lifted)} do{'es' if len(not_lifted) == 1 else ''} not" if not_lifted else ""
-    text = " while ".join(filter(None, [yes, no])) if yes else f"{no} reach {HELPS:g} pp above frozen"
-    return f"With the penalty {text} (D3's rule; mean, paired by seed).".replace("-", "−")
+    told = [f"{verb} {listed(found[verb])}" for verb in VERBS if verb in found]
+    return (
+        f"By D3's rule, {HELPS:g} pp above the frozen network, the penalty {listed(told)} (paired by seed, by the 90 % "
+        "interval where there are several)."
+    )
 
 
 def sweep_alt(rows: pd.DataFrame, method: str) -> str:

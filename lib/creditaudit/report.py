@@ -33,26 +33,30 @@ class Summary:
     inconclusive: int
     alpha: float
     tested: int  # those with runs enough for a test; the exact ones need none, hence no luck
+    bare: int  # tested against a published mean without a std, which the test must take as exact
 
     @property
-    def expected_false(self) -> float:
-        return self.alpha * self.tested
+    def luck(self) -> str:
+        """How many verdicts chance alone may have got wrong."""
+        more = f", rather more because {self.bare} of them take a mean published without its std as exact"
+        return f"about {self.alpha * self.tested:.1f} of them decided wrongly by chance{more if self.bare else ''}"
 
     @property
     def sentence(self) -> str:
         return (
             f"{self.total} claims: {self.reproduced} reproduced, {self.contradicted} contradicted, "
             f"{self.inconclusive} inconclusive. {self.tested} of them had the runs for a test at alpha = "
-            f"{self.alpha:g}: expect at most about {self.expected_false:.1f} of these to be decided wrongly by chance."
+            f"{self.alpha:g}: expect {self.luck}."
         )
 
 
 def summary(results: Iterable["Result"]) -> Summary:
     results = list(results)
     counts = Counter(result.verdict for result in results)
-    tested = sum(result.kind != "exact" and result.n > 0 for result in results)
+    tested = [result for result in results if result.kind != "exact" and result.n > 0]
+    bare = [result for result in tested if result.kind == "equivalence" and result.claim.std is None]
     alpha = results[0].claim.setting.alpha if results else 0.05
-    return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, tested)
+    return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, len(tested), len(bare))
 
 
 def table(results: Iterable["Result"]) -> pd.DataFrame:
