@@ -1,13 +1,11 @@
-# Everything is `python -m creditaudit <verb>`; make adds the set-up and the data. Start with `make help`.
+# Everything is `python -m creditaudit <verb>`; make adds the set-up. Start with `make help`.
 
 PROFILE ?= quick
 VENV := .venv
 PY := $(VENV)/bin/python
 RUN := $(PY) -m creditaudit
-WHAT := --profile $(PROFILE) $(if $(SECTION),--section $(SECTION)) $(if $(SET),--set $(SET))
-HOW := $(if $(JOBS),--jobs $(JOBS)) $(if $(DEVICE),--device $(DEVICE))
-# the smoke profile trains on pictures that come with the package
-DATA := $(if $(filter smoke,$(PROFILE)),,data)
+WHAT := --profile "$(PROFILE)" $(if $(SECTION),--section "$(SECTION)") $(if $(SET),--set "$(SET)")
+HOW := $(if $(JOBS),--jobs "$(JOBS)") $(if $(DEVICE),--device "$(DEVICE)")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data reproduce train notebooks appendix claims verify-paper test lab bench clean
@@ -25,23 +23,23 @@ $(VENV)/.complete: requirements.lock pyproject.toml tools/setup.sh
 data: setup  ## fetch CIFAR-10 into data/ and verify it
 	@$(RUN) data
 
-reproduce: setup $(DATA)  ## train, run the notebooks, check the claims, render the appendix
+reproduce: setup  ## train, run the notebooks, check the claims, render the appendix
 	@$(RUN) reproduce $(WHAT) $(HOW) $(if $(STRICT),--strict)
 
-train: setup $(DATA)  ## only the training runs; finished ones are kept
+train: setup  ## only the training runs; finished ones are kept
 	@$(RUN) train $(WHAT) $(HOW)
 
 notebooks: setup  ## only run the notebooks over their parameter sets
 	@$(RUN) notebooks $(WHAT)
 
 appendix: setup  ## only render the appendix (PROFILE=paper needs no training)
-	@$(RUN) appendix --profile $(PROFILE)
+	@$(RUN) appendix --profile "$(PROFILE)"
 
 claims: setup  ## print the verdict on every published claim (STRICT=1: fail on an unexplained contradiction)
-	@$(RUN) claims --profile $(PROFILE) $(if $(STRICT),--strict)
+	@$(RUN) claims --profile "$(PROFILE)" $(if $(STRICT),--strict)
 
 verify-paper: setup data  ## retrain N committed runs of the paper profile and compare
-	@$(RUN) verify-paper $(if $(N),-n $(N)) $(if $(JOBS),--jobs $(JOBS))
+	@$(RUN) verify-paper $(if $(N),-n "$(N)") $(if $(JOBS),--jobs "$(JOBS)")
 
 test: setup  ## lint and test, offline
 	@$(PY) -m ruff check .

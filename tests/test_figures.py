@@ -92,7 +92,7 @@ def test_the_first_answer_follows_the_records():
     answer = findings.depth_answer([CASES["three seeds"]])
     assert "**helps BP**: +20.0 pp" in answer and "**does not help DFA**: −10.0 pp" in answer
     gains = {"here": [4.0, 4.5, 5.0], "there": [0.5, -0.1, 4.6]}
-    said = "**helps FA at here and may or may not help it at there**: +4.5 pp and +1.7 pp (90 % interval −2.7 to +6.0)"
+    said = "**helps FA at here and may or may not help it at there**: +4.5 pp and +1.7 pp (90 % interval −2.6 to +6.0)"
     assert findings._worth("fa", gains) == said
     partial = findings.depth_answer([CASES["rungs missing"]])
     assert "Preliminary: 4 of 18 runs at $d=256$, $L=2$ are missing (`make train PROFILE=paper" in partial

@@ -1,11 +1,12 @@
 """Which runs a section asks for, and that every parameter set and profile can ask for them."""
 
 import json
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from creditaudit import collect, cost, identity_rows, params, paths, pipeline, protocol, tables
+from creditaudit import __main__, collect, cost, identity_rows, params, paths, pipeline, protocol, tables
 from creditaudit.claims import STUDY_SEEDS
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
@@ -139,3 +140,37 @@ def test_the_overview_is_made_again_when_a_section_asks_for_other_runs(monkeypat
     pipeline.overview("paper")
     asked = {paths.PARAMS / "profiles.yaml", paths.PARAMS / "audit" / "d256_L4.yaml", paths.NOTEBOOKS / "audit.ipynb"}
     assert asked <= set(given)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"profile": "papr"}, "no profile 'papr': did you mean 'paper'"),
+        ({"set_name": "d256_L5"}, "audit has no set 'd256_L5': did you mean 'd256_L4'"),
+        ({"specs": []}, "methods and seeds: at least one"),
+    ],
+)
+def test_names_in_a_first_cell_are_checked(outputs, asked, message):
+    given = {"specs": [RunSpec(method="bp")], "profile": "paper", "section": "audit", "set_name": "d256_L4"} | asked
+    with pytest.raises(params.ParameterError, match=message):
+        collect.collect(**given)
+
+
+@pytest.mark.parametrize(("profile", "fetched"), [("smoke", 0), ("quick", 1)])
+def test_training_fetches_the_pictures_it_needs(outputs, monkeypatch, profile, fetched):
+    calls = []
+    monkeypatch.setattr(pipeline.fetch, "cifar10", lambda: calls.append("fetched"))
+    monkeypatch.setattr(pipeline.sweep, "train_all", lambda *_: calls.append("trained") or 0)
+    pipeline.train(profile, [("depth_ladder", "d512_L2")])
+    assert calls == ["fetched"] * fetched + ["trained"]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["claims"], 0), (["train", "--dry-run"], 0), (["train"], 141)])
+def test_a_closed_pipe_is_the_end_of_a_list_but_not_of_a_campaign(monkeypatch, capfd, arguments, code):
+    def closed(*_: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setitem(__main__._VERBS, arguments[0], closed)
+    assert __main__.main([*arguments, "--profile", "smoke"]) == code
+    assert ("goes on" in capfd.readouterr().err) == (code != 0)

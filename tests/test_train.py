@@ -155,6 +155,25 @@ def test_a_cut_record_is_refused(tmp_path):
         store.get(spec)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[1]", b'{"final": NaN}', None])
+def test_a_damaged_record_is_refused_in_a_sentence(tmp_path, content):
+    store, spec = Store(tmp_path), RunSpec(method="bp")
+    path = store.path(spec)
+    path.parent.mkdir(parents=True)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(RecordError, match=r"delete .* to have it made again"):
+        store.get(spec)
+
+
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(sweep.NoDevice, match="no GPU"):
+        sweep.train_all([RunSpec(method="bp")], Store(tmp_path), device="cuda")
+
+
 def test_the_key_ignores_fields_at_their_default():
     plain = RunSpec(method="dfa")
     assert plain.key == RunSpec(method="dfa", k=4, normalise="sample", penalty=0.0, width=256).key

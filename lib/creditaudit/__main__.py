@@ -16,7 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:  # `... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if options.verb == "claims" or getattr(options, "dry_run", False):
+            return 0
+        print("stopped, because nobody reads the output any more; the same command goes on", file=sys.stderr)
+        return 141  # as a shell reports a closed pipe
     except _known_errors() as error:
         print(f"{type(error).__name__}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
         return getattr(error, "exit_code", 1)
@@ -46,7 +49,8 @@ def _known_errors() -> tuple[type[Exception], ...]:
         fetch.DataUnavailable,
         sweep.Interrupted,
         sweep.RunsFailed,
-        FileNotFoundError,
+        sweep.NoDevice,
+        OSError,
     )
 
 

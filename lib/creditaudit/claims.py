@@ -219,14 +219,14 @@ def _rounded(value: Any) -> Any:
 
 
 def run(profile: str, strict: bool = False) -> int:
-    """Check every claim, write claims.json, print the table; the exit code of `make claims`."""
+    """Check every claim, print the table, write claims.json; the exit code of `make claims`."""
     claims = load_claims()
     explanations = load_explanations(claims)
     folder = paths.profile_dir(profile)
     results = check(claims, Store(folder), profile)
+    print_table(results)
     lines = json.dumps([result.to_json() for result in results], indent=1, sort_keys=True, allow_nan=False)
     write_atomically(folder / "claims.json", lines + "\n")
-    print_table(results)
     contradicted = [result.id for result in results if result.verdict == "contradicted"]
     problems = unexplained(contradicted, explanations, Evidence(Store(folder), profile)) if strict else []
     for problem in problems:

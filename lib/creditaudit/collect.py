@@ -17,9 +17,10 @@ from typing import Any
 
 import pandas as pd
 
-from creditaudit import metrics, paths, sweep
+from creditaudit import metrics, params, paths, sweep
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
+from creditaudit.yamlfile import nearest
 
 COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
 NAMED = 6  # missing runs that are listed one by one
@@ -132,6 +133,7 @@ def collect(
 ) -> Runs:
     """The records of these runs; see the module's docstring for what happens when there are none."""
     wanted = list(dict.fromkeys(specs))
+    _check_names(wanted, profile, section, set_name)
     store = Store(paths.profile_dir(profile))
     if wanted and len(store.missing(wanted)) == len(wanted) and paths.at_play():
         wanted = list(dict.fromkeys(spec.but(epochs=min(spec.epochs, train_epochs)) for spec in wanted))
@@ -139,6 +141,16 @@ def collect(
         sweep.train_all(wanted, store)
     records = [record for spec in wanted if (record := store.get(spec)) is not None]
     return Runs(wanted, records, profile, section, set_name)
+
+
+def _check_names(specs: Sequence[RunSpec], profile: str, section: str, set_name: str) -> None:
+    """A person's first cell has not been checked by anybody yet."""
+    if profile != paths.INTERACTIVE:
+        params.profile_entry(profile)
+    if section and set_name and set_name not in (known := params.sets(section)):
+        raise params.ParameterError(f"set_name: {section} has no set {set_name!r}{nearest(set_name, known)}")
+    if not specs:
+        raise params.ParameterError("methods and seeds: at least one of each is needed")
 
 
 def resume_command(profile: str, section: str = "", set_name: str = "") -> str:

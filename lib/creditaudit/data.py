@@ -65,8 +65,11 @@ def _read_cifar10() -> tuple[np.ndarray, ...]:
     pictures, labels = DATA / "cifar10" / "pictures.npy", DATA / "cifar10" / "labels.npy"
     if not (pictures.exists() and labels.exists()):
         raise FileNotFoundError("CIFAR-10 is not in data/cifar10: run `make data` first")
-    x = np.asarray(np.load(pictures, mmap_mode="r"))  # a plain array over the shared map
-    y = np.load(labels)
+    try:
+        x = np.asarray(np.load(pictures, mmap_mode="r"))  # a plain array over the shared map
+        y = np.load(labels)
+    except (ValueError, EOFError) as error:
+        raise OSError("data/cifar10 holds a damaged file: `make data` repairs it") from error
     n = TRAIN_PICTURES["cifar10"]
     return x[:n], y[:n], x[n:], y[n:]
 

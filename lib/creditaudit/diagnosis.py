@@ -5,6 +5,7 @@ A number that overflowed, or is not a number, is stored as None: the worst case 
 
 D1_LIMIT = 50.0  # growth over one block above which D1 fails
 D2_FLOOR = 1e-7  # |g_L| below which D2 fails
+STABILITY_DRIFT = 0.30  # the study's reading of a side product: one gradient direction shared by all batches
 D3_GAIN = 0.02  # accuracy over the frozen network that D3 asks for
 OPEN = "D3 open"  # the frozen run is missing
 

@@ -8,7 +8,15 @@ import pandas as pd
 from creditaudit import decisions, metrics, style
 from creditaudit.collect import Runs
 from creditaudit.credit.settings import CREDIT_BRIDGE
-from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, OPEN, reference_is_valid, scale_is_stable
+from creditaudit.diagnosis import (
+    D1_LIMIT,
+    D2_FLOOR,
+    D3_GAIN,
+    OPEN,
+    STABILITY_DRIFT,
+    reference_is_valid,
+    scale_is_stable,
+)
 from creditaudit.findings import listed, undecided
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, decades, named_means, sample_note, scatter_note, spread
@@ -127,6 +135,8 @@ def _failing(rows: pd.DataFrame, column: str, passes: Callable[[float | None], b
 
 
 def verdict_caption(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return NOTHING
     return (
         f"**{_passing(rows)}.** D1: the largest growth over one block, at most {D1_LIMIT:g}. D2: "
         f"$\\lVert g_L \\rVert$ with the loss averaged over 128 pictures, at least {digits(D2_FLOOR)}; *per sample*: "
@@ -171,6 +181,25 @@ def bars_caption(rows: pd.DataFrame) -> str:
         f"**By mean accuracy, from the best: {ranked}.** Cosine, $\\rho$ and nudging are means over all blocks; dotted "
         f"is chance (means, {scatter_note(rows)})."
     )
+
+
+def side_readings(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
+    """What the study reads beside its diagnostics, and how well float32 resolved EP's credit."""
+    if rows.empty:
+        return "No run has finished yet."
+    steady = [f"{style.name(method)} {spread(own, 'stability')}" for method, own in by_method(rows)]
+    told = [
+        f"Stability, the cosine between batches of the mean gradient direction at layer $L/2$ (above "
+        f"{STABILITY_DRIFT:g} the study speaks of drift): {listed(steady)} ({sample_note(rows)})."
+    ]
+    last = epochs[epochs.epoch == epochs.epochs].dropna(subset=["credit_resolution"])
+    if len(last):
+        worst = [min(states) for states in last.credit_resolution]
+        told.append(
+            f"EP trains on a small difference of states in float32: with the same in float64 its credit has a cosine "
+            f"of at least {min(worst):.3f} at the end (the worst state, n = {len(worst)})."
+        )
+    return " ".join(told)
 
 
 def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:

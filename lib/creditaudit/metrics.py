@@ -106,6 +106,16 @@ def _state_error_fall(record: Record) -> float | None:
     return errors[-1] / errors[0] if errors and None not in (errors[0], errors[-1]) else None
 
 
+def _state_error_from(choose: Callable[[list[float]], float]) -> Callable[[Record], float | None]:
+    """Of the last epoch's errors, one for each state that predicts h_L."""
+
+    def read_last(record: Record) -> float | None:
+        errors = (record.epochs.get("state_error_layers") or [[None]])[-1]
+        return None if None in errors else choose(errors)
+
+    return read_last
+
+
 def _first_d1(record: Record) -> int:
     return first_failure(growth_by_epoch(record), diagnosis.scale_is_stable)
 
@@ -162,6 +172,14 @@ METRICS: dict[str, Metric] = {
     "fresh_null": Metric("Gamma with feedback matrices never trained against", _fresh_null),
     "state_error_fall": Metric(
         "State Bridge: last state error over the first", _state_error_fall, log=True, called="state error, last/first"
+    ),
+    "state_error_first": Metric(
+        "State Bridge: last error from h_0", _state_error_from(lambda errors: errors[0]), log=True
+    ),
+    "state_error_later": Metric(
+        "State Bridge: largest last error from a later state",
+        _state_error_from(lambda errors: max(errors[1:], default=errors[0])),
+        log=True,
     ),
     "identity_ratio": Metric("||f_l|| / ||h_l||, mean over blocks", _identity_ratio, source="identity"),
     "identity_deviation": Metric("||h_L - h_0|| / ||h_0||", lambda row: row["deviation"], source="identity"),

@@ -10,10 +10,11 @@ import pandas as pd
 from creditaudit import collect, metrics, params, paths, protocol
 from creditaudit.claims import Result, load_claims
 from creditaudit.collect import Runs
+from creditaudit.cost import cpu_seconds
 from creditaudit.evidence import Evidence
 from creditaudit.explanations import load_explanations
 from creditaudit.findings import listed, section_runs
-from creditaudit.records import Store
+from creditaudit.records import Record, Store
 from creditaudit.report import VERDICTS, observed, published, test
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
@@ -207,4 +208,14 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
         f"for a busy core, add up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
+        f"{_to_come(profile, records)}"
     )
+
+
+def _to_come(profile: str, records: Sequence[Record]) -> str:
+    """What the unfinished part of a profile will take, at the speed of its own records."""
+    missing = everything(profile).missing
+    if not missing:
+        return ""
+    hours = sum(cpu_seconds(spec, records) for spec in missing) / 3600
+    return f" {len(missing)} runs are still to be trained, about {hours:.2g} core-hours."

@@ -5,7 +5,7 @@ Every step looks at what is there and does only what is left, so the whole can b
 
 from pathlib import Path
 
-from creditaudit import appendix, claims, cost, notebooks, params, paths, protocol, readme, stamps, sweep
+from creditaudit import appendix, claims, cost, fetch, notebooks, params, paths, protocol, readme, stamps, sweep
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
 from creditaudit.yamlfile import nearest
@@ -55,6 +55,8 @@ def overruled(profile: str, pairs: Chosen) -> str | None:
 def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
     if note := overruled(profile, pairs):
         print(note)
+    if any(params.parameters(*pair, profile).get("data") == "cifar10" for pair in pairs):
+        fetch.cifar10()
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
     trained = sweep.train_all(specs, store, jobs, device)
     print(f"training: {trained} runs trained, {len(specs) - trained} were there already")

@@ -104,12 +104,16 @@ def read_checked(path: Path) -> dict[str, Any]:
     where = paths.shown(path)
     remedy = f"delete {where} to have it made again"
     try:
-        body = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        body = json.loads(path.read_text(), parse_constant=_no_number)
+    except (ValueError, OSError) as error:  # bytes that are no text, text that is no JSON, a folder of that name
         raise RecordError(f"{where} is not valid JSON ({error}); {remedy}") from None
     if not isinstance(body, dict) or body.pop("sha256", None) != checksum(body):
         raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand; {remedy}")
     return body
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 def write_checked(path: Path, body: dict[str, Any]) -> None:

@@ -4,10 +4,11 @@ from dataclasses import fields
 
 import pandas as pd
 
-from creditaudit import data, style
+from creditaudit import data, diagnostics, style
 from creditaudit.credit import RULES
 from creditaudit.credit.rule import RMS_EPS
-from creditaudit.credit.settings import CREDIT_BRIDGE, EQUILIBRIUM, STATE_BRIDGE
+from creditaudit.credit.settings import CREDIT_BRIDGE, EQUILIBRIUM, STATE_BRIDGE, STRUCTURE
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, STABILITY_DRIFT
 from creditaudit.spec import RunSpec
 
 
@@ -40,4 +41,61 @@ def choices() -> pd.DataFrame:
         for method, settings in (("sb", STATE_BRIDGE), ("cb", CREDIT_BRIDGE), ("ep", EQUILIBRIUM))
         for item in fields(settings)
     ]
+    rows += [(style.name(method), what, how, why) for (method, what, how), why in STRUCTURE]
     return pd.DataFrame(rows, columns=["method", "setting", "value", "what it is, and why"])
+
+
+def measured() -> pd.DataFrame:
+    """Every diagnostic: what it is, on how many test pictures, and where it fails."""
+    pictures = diagnostics.BATCH * diagnostics.BATCHES
+    rows = [
+        (
+            "D1, scale stability",
+            "the largest growth over one block, $\\max_l \\operatorname{med}\\lVert h_{l+1}\\rVert / "
+            "\\operatorname{med}\\lVert h_l\\rVert$",
+            pictures,
+            f"above {D1_LIMIT:g}",
+        ),
+        (
+            "D2, reference validity",
+            f"$\\operatorname{{med}}\\lVert g_L\\rVert$ of a loss averaged over batches of {diagnostics.BATCH}",
+            pictures,
+            f"below {D2_FLOOR:g}",
+        ),
+        ("D3, depth utility", "accuracy minus that of the same method frozen", "all", f"below {100 * D3_GAIN:+g} pp"),
+        (
+            "$\\Gamma_l$, cosine",
+            "mean over samples of the cosine between $a_l$ and $g_l$, the gradient at the block's *input*; $\\Gamma$ "
+            "averages all blocks, *deep* $\\Gamma$ all but the first",
+            pictures,
+            "",
+        ),
+        (
+            "$\\rho_l$",
+            "correlation of $\\langle a_l, v\\rangle$ with the change of the loss when $h_l$ moves by "
+            f"{diagnostics.RHO_EPS:g} in each of {diagnostics.DIRECTIONS} random directions $v$",
+            diagnostics.BATCH * diagnostics.RHO_BATCHES,
+            "",
+        ),
+        (
+            "nudging",
+            "change of the loss when $h_l$ moves a step against $a_l$: useful credit makes it negative",
+            pictures,
+            "",
+        ),
+        ("drift", "$\\lVert W_1 - W_1^{init}\\rVert / \\lVert W_1^{init}\\rVert$ of a block", "", ""),
+        (
+            "stability",
+            "cosine between the batches' mean directions of $g_{L/2}$; an interpretive reading, no test",
+            pictures,
+            f"above {STABILITY_DRIFT:g}: drift",
+        ),
+        (
+            "fresh-$B$ null",
+            "deep $\\Gamma$ with feedback matrices the network was never trained against, "
+            f"{diagnostics.FRESH_DRAWS} draws",
+            diagnostics.BATCH,
+            "",
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["name", "what it is", "test pictures", "fails"]).astype({"test pictures": str})

@@ -16,6 +16,7 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from creditaudit import cost, train
@@ -32,6 +33,10 @@ class Interrupted(RuntimeError):
     """The campaign was stopped; what had finished is saved and the rest can be resumed."""
 
     exit_code = 130  # as a shell reports Ctrl-C
+
+
+class NoDevice(RuntimeError):
+    """The device asked for is not there."""
 
 
 class RunsFailed(RuntimeError):
@@ -93,6 +98,8 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int:
     """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
     board, stacks = _Board(missing, store), defaultdict(list)
     for spec in missing:
         stacks[spec.but(seed=0, penalty=0.0)].append(spec)

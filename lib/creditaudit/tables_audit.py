@@ -41,6 +41,7 @@ def trajectories(runs: Runs) -> pd.DataFrame:
         g_last=("g_norm", "L"),
         state_error="state_error",
         state_error_layers="state_error_layers",
+        credit_resolution="credit_resolution",
     )
     growth = [value for record in full.records for value in metrics.growth_by_epoch(record)]
     return frame.assign(growth=pd.Series(growth, dtype=float))

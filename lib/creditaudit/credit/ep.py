@@ -73,8 +73,8 @@ class EquilibriumPropagation(Rule):
     def log(self) -> dict[str, list[list[float]]]:
         """`credit_resolution`: cosine of the credit as trained with the same in float64, states 0..L, last batch.
 
-        The displacement is of order beta/||h||, float32 resolves h to 1e-7 ||h||: near ||h|| ~ 1e4 rounding is
-        all that is left.
+        The displacement is of order beta/||h||, float32 resolves h to 1e-7 ||h||: the larger the states, the more
+        of the credit is rounding.
         """
         coarse, x, labels = self.tape, self.tape.x, readout.onehot(self.tape).argmax(-1)
         fine = Tape(coarse.net.to(torch.float64), coarse.batch)
