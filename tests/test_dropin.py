@@ -202,6 +202,12 @@ def test_without_gradients_switched_on_and_without_trainable_parts():
         assert creditaudit.audit(net, x * 1, y * 1) == expected
 
 
+class Unwatched(Residual):
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
 X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
 
 
@@ -215,7 +221,11 @@ X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
         ({"y": Y + 10}, "10 outputs"),
         ({"x": X.where(X < 9, torch.nan) * torch.nan}, "not finite"),
         ({"frozen_accuracy": 34.9}, "not a percentage"),
+        ({"frozen_accuracy": "0.3"}, "not in 0..1"),
         ({"blocks": []}, "empty"),
+        ({"blocks": linear()}, "pass a list of modules"),
+        ({"model": torch.relu}, "modules of an nn.Module"),
+        ({"model": Unwatched([linear(), linear()], nn.Identity())}, "no gradient reaches"),
         ({"blocks": [nn.Linear(2, 2)]}, "modules of this model"),
         ({"model": nn.Sequential(Residual([linear(), linear()], nn.Identity()), nn.Softmax(-1))}, "logits before"),
         ({"model": nn.Sequential(Residual([linear(), linear()], nn.Identity()), nn.Flatten(0))}, "must return logits"),

@@ -45,6 +45,18 @@ def interrupted(specs, store, at=2):
         train.run_stack(specs, store, pull_the_plug)
 
 
+def test_who_trained_the_first_part_is_remembered(tmp_path, monkeypatch):
+    spec, here = RunSpec(method="bp", **TINY), records.provenance()
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "provenance", lambda: here | {"commit": "earlier"})
+    interrupted([spec], Store(tmp_path), at=1)
+    monkeypatch.setattr(train, "provenance", lambda: here)
+    interrupted([spec], Store(tmp_path), at=3)
+    found = train.run(spec, Store(tmp_path)).provenance
+    assert [maker["commit"] for maker in found["resumed_from"]] == ["earlier"] and found["commit"] == here["commit"]
+    assert "resumed_from" not in train.run(spec.but(seed=7), Store(tmp_path)).provenance
+
+
 def test_a_checkpoint_serves_only_the_runs_it_is_of(tmp_path, monkeypatch):
     """Another stack that begins with the same run must not go on from these weights."""
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)

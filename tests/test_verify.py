@@ -34,6 +34,13 @@ def test_the_verdict_on_a_retrained_run(again, code, said, capsys):
     assert said in capsys.readouterr().out
 
 
+def test_a_run_that_began_on_another_machine_need_not_be_bit_equal(capsys):
+    mixed = run()
+    mixed = replace(mixed, provenance=mixed.provenance | {"resumed_from": [HERE | {"cpu": "another"}]})
+    assert verify._compare(mixed, run(accuracy=0.301)) == 0
+    assert "within tolerance" in capsys.readouterr().out
+
+
 def test_a_difference_in_the_course_of_training_is_found(capsys):
     other = run()
     other = replace(other, epochs=other.epochs | {"test_accuracy": [0.1, 0.2, 0.3]})

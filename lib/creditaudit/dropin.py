@@ -7,7 +7,7 @@ the gradient there. Nothing about how the model was trained is needed, except fo
 trained with its blocks frozen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,8 +73,10 @@ def audit(
     `blocks` are the modules whose inputs are the states of the stream; by default the longest `nn.ModuleList` or
     `nn.Sequential` in the model that is not inside another one.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: audit watches the modules of an nn.Module")
     x, y = _checked(x, y, frozen_accuracy)
-    chosen = _checked_blocks(model, list(blocks)) if blocks is not None else _outer_list(model)
+    chosen = _checked_blocks(model, blocks) if blocks is not None else _outer_list(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -103,6 +105,8 @@ def _examine(model: nn.Module, blocks: list[nn.Module], x: Tensor, y: Tensor) ->
     with Stream(model, blocks) as stream:
         logits = model(x)
     _check_logits(logits, y)
+    if not logits.requires_grad:
+        raise ValueError("no gradient reaches the model's output: its forward runs under no_grad, or detaches")
     states, last = stream.norms(len(x)), stream.last()
     # the sum, not the mean, of the losses: a sample's gradient is then its own, whatever the batch
     (gradient,) = torch.autograd.grad(cross_entropy(logits, y, reduction="sum"), last)
@@ -119,8 +123,8 @@ def _checked(x: Tensor, y: Tensor, frozen_accuracy: float | None) -> tuple[Tenso
         raise ValueError(f"{len(x)} pictures and {len(y)} labels: there must be as many of each, and at least one")
     if x.is_floating_point() and not x.isfinite().all():
         raise ValueError("x holds values that are not finite: what fails would be the pictures, not the model")
-    if frozen_accuracy is not None and not 0 <= frozen_accuracy <= 1:
-        raise ValueError(f"frozen_accuracy = {frozen_accuracy} is outside 0..1: it is a fraction, not a percentage")
+    if frozen_accuracy is not None and not (isinstance(frozen_accuracy, int | float) and 0 <= frozen_accuracy <= 1):
+        raise ValueError(f"frozen_accuracy = {frozen_accuracy!r} is not in 0..1: a fraction, not a percentage")
     return x, y.long()
 
 
@@ -135,8 +139,10 @@ def _check_logits(logits: Tensor, y: Tensor) -> None:
         raise ValueError("the model's outputs are probabilities: audit needs the logits before the softmax")
 
 
-def _checked_blocks(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    known = set(model.modules())
+def _checked_blocks(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    if not isinstance(blocks, Iterable):
+        raise TypeError(f"blocks is a {type(blocks).__name__}: pass a list of modules, blocks=[...]")
+    blocks, known = list(blocks), set(model.modules())
     for block in blocks:
         if not isinstance(block, nn.Module) or block not in known:
             raise ValueError(f"blocks must be modules of this model; {block!r:.60} is none")

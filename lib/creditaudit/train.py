@@ -71,6 +71,7 @@ class Training:
         self.start = self.stack.net.to(torch.float64)
         self.logs: list[dict[str, list]] = [{} for _ in specs]
         self.epoch, self.wall, self.cpu = 0, 0.0, 0.0
+        self.earlier: list[dict] = []  # other code or machines that trained a part of this
         self._resume()
 
     def complete(self, progress: Progress) -> None:
@@ -107,6 +108,8 @@ class Training:
             "device": self.device,
             "stacked": len(self.specs),
         }
+        if self.earlier:
+            spent["resumed_from"] = self.earlier
         return Record(spec, plain(log), plain(final), provenance() | spent)
 
     def _note(self, values: dict[str, list]) -> None:
@@ -164,8 +167,9 @@ class Training:
         self.checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.checkpoint_path.with_suffix(f".{os.getpid()}")
         state = {"runs": self._runs(), "epoch": self.epoch, "logs": self.logs, "wall": self.wall, "cpu": self.cpu}
+        state |= {"stack": self.stack.state(), "makers": [*self.earlier, provenance()]}
         with scratch.open("wb") as file:
-            torch.save(state | {"stack": self.stack.state()}, file)
+            torch.save(state, file)
             os.fsync(file.fileno())
         scratch.replace(self.checkpoint_path)
 
@@ -182,6 +186,7 @@ class Training:
             self.stack.load_state(state["stack"])
             self.epoch, self.logs = state["epoch"], state["logs"]
             self.wall, self.cpu = state["wall"], state["cpu"]
+            self.earlier = [maker for maker in state.get("makers", []) if maker != provenance()]
 
     def _runs(self) -> list[str]:
         """Whose checkpoint it is; a key holds the recipe too."""
