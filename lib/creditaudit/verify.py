@@ -66,7 +66,7 @@ def _compare(committed: Record, again: Record) -> int:
     where = (
         "the same kind of CPU, so this should be bit-equal"
         if alike
-        else "another kind of CPU or torch, at least in part"
+        else "another kind of CPU or torch, or partly so"
     )
     first = next(_differences("", _contents(committed), _contents(again)), "a number's type")
     print(
