@@ -11,7 +11,8 @@ from typing import Any
 from creditaudit import params, paths, yamlfile
 from creditaudit.appendix_html import render_html
 from creditaudit.appendix_pdf import render_pdf
-from creditaudit.chapters import VERDICTS, AppendixError, chapters
+from creditaudit.chapters import AppendixError, chapters
+from creditaudit.verdicts import VERDICTS
 
 Order = list[tuple[str, str]]
 

@@ -16,7 +16,8 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets.config import Config
 
 from creditaudit import mathsvg, paths
-from creditaudit.chapters import VERDICTS, AppendixError, Chapter
+from creditaudit.chapters import AppendixError, Chapter
+from creditaudit.verdicts import VERDICTS
 
 LIMIT = 6_000_000  # bytes
 LONG = 40  # letters of prose in a table cell

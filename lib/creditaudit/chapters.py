@@ -15,7 +15,6 @@ from nbformat import NotebookNode
 
 from creditaudit import notebooks, paths
 
-VERDICTS = ("reproduced", "contradicted", "inconclusive")
 _TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
 _HEADING = re.compile(r"^#{2,6} +")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

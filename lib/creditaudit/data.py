@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from PIL import Image
 
+from creditaudit.model import PIXELS
 from creditaudit.paths import DATA
 from creditaudit.spec import TRAIN_PICTURES
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 PAD = 4  # black pixels on each side before the crop, so offsets are 0 .. 2 * PAD
-PIXELS = 3 * 32 * 32
 PLAN_TAG = 0x706C616E  # keeps the plan's stream apart from other uses of the same seed
 
 TINY = Path(__file__).parent / "assets" / "tiny.png"  # real CIFAR-10 pictures for tests without a network

@@ -140,7 +140,7 @@ class _Carver:
 
     def __init__(self, runs: int, shapes: list[tuple[int, int]], dtype: torch.dtype, device: str) -> None:
         self.runs, self.shapes, self.offset = runs, iter(shapes), 0
-        size = sum(_padded(runs * rows * cols) + _padded(runs * cols) for rows, cols in shapes)
+        size = sum(padded(runs * rows * cols) + padded(runs * cols) for rows, cols in shapes)
         self.flat = torch.zeros(size, dtype=dtype, device=device)
 
     def affine(self) -> Affine:
@@ -150,11 +150,12 @@ class _Carver:
     def _cut(self, rows: int, cols: int) -> Tensor:
         size = self.runs * rows * cols
         view = self.flat[self.offset : self.offset + size].view(self.runs, rows, cols)
-        self.offset += _padded(size)
+        self.offset += padded(size)
         return view
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """The next multiple of 16 numbers, 64 bytes: every part of a flat buffer starts on a cache line."""
     return -(-size // 16) * 16
 
 

@@ -15,7 +15,8 @@ from creditaudit.evidence import Evidence
 from creditaudit.explanations import load_explanations
 from creditaudit.findings import listed, section_runs
 from creditaudit.records import Record, Store
-from creditaudit.report import VERDICTS, observed, published, test
+from creditaudit.report import observed, published, test
+from creditaudit.verdicts import MOST_SEEDS, VERDICTS
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
 FEW = 12  # as many claims are named where a reason is listed
@@ -23,7 +24,7 @@ REASONS = {  # what stands in a reason -> what it means
     "runs missing": "runs are missing",
     "needs profile paper": "only the paper profile can decide them",
     "the interval crosses the line, and": "the mean lies so close to the line, or the published value is so uncertain, "
-    "that not even 1000 seeds would decide",
+    f"that not even {MOST_SEEDS} seeds would decide",
     "the interval crosses the line; about": "the 90 % interval crosses the line (the edge of the margin; for a shape, "
     "zero), and more seeds would decide",
     "one seed has no spread": "they need a second seed",

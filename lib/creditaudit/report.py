@@ -12,12 +12,12 @@ import pandas as pd
 from creditaudit import style
 from creditaudit.claimspec import Claim, Quantity, Statement, statements
 from creditaudit.metrics import METRICS
+from creditaudit.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from creditaudit.claims import Result
 
 WIDTH = 100
-VERDICTS = ("reproduced", "contradicted", "inconclusive")
 UNBROKEN = "\u00a0"  # a space at which no line ends
 _SIGNS = {"above": "≥", "below": "≤"}
 COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict

@@ -14,12 +14,13 @@ one that matters for "at least one").
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import stats
 
 Verdict = Literal["reproduced", "contradicted", "inconclusive"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 POWER = 0.8  # chance of a decision that the seed count in a reason aims at
 MOST_SEEDS = 1000

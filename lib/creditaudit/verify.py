@@ -64,9 +64,7 @@ def _compare(committed: Record, again: Record) -> int:
     decades = _decades(committed.final["h_norm"][-1], again.final["h_norm"][-1])
     close = off <= ACCURACY_TOLERANCE and decades <= DECADES
     where = (
-        "the same kind of CPU, so this should be bit-equal"
-        if alike
-        else "another kind of CPU or torch, or partly so"
+        "the same kind of CPU, so this should be bit-equal" if alike else "another kind of CPU or torch, or partly so"
     )
     first = next(_differences("", _contents(committed), _contents(again)), "a number's type")
     print(

@@ -13,7 +13,7 @@ from torch.optim.adamw import adamw
 
 from creditaudit import network
 from creditaudit.credit.rule import Rule
-from creditaudit.model import Affine
+from creditaudit.model import Affine, padded
 from creditaudit.spec import RunSpec
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # AdamW's defaults, as for every other part
@@ -70,7 +70,7 @@ class LearnedRule(Rule):
     def __init__(self, runs: int, width: int, depth: int) -> None:
         super().__init__(runs, width, depth)
         self.shapes = [shape for pair in pairwise(self.sizes) for shape in (pair, (1, pair[1]))]
-        size = sum(_padded(rows * cols) for rows, cols in self.shapes)
+        size = sum(padded(rows * cols) for rows, cols in self.shapes)
         self.weights, self.mean, self.square = (torch.zeros(runs, size) for _ in range(3))
         self.taken = torch.zeros(runs)  # training steps
         self.credited = depth  # states that get credit
@@ -92,7 +92,7 @@ class LearnedRule(Rule):
         views, offset = [], 0
         for rows, cols in self.shapes:
             views.append(flat[:, offset : offset + rows * cols].view(-1, rows, cols))
-            offset += _padded(rows * cols)
+            offset += padded(rows * cols)
         return [Affine(*pair) for pair in zip(views[::2], views[1::2], strict=True)]
 
     def trace(self, rows: int) -> Trace:
@@ -112,7 +112,3 @@ class LearnedRule(Rule):
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in ("weights", "mean", "square", "taken")}
-
-
-def _padded(size: int) -> int:
-    return -(-size // 16) * 16
