@@ -25,6 +25,7 @@ DIRECTIONS, RHO_EPS, RHO_BATCHES = 32, 1e-3, 4  # rho uses 4 of the 10 batches: 
 RHO_RELATIVE_EPS = 1e-5  # the scaled variant moves h by this fraction of its norm
 NUDGES = (0.01, 0.003)  # eta
 NULL_DRAWS, FRESH_DRAWS = 20, 10
+COPIES = 16  # moved copies of a batch that pass through the blocks at a time: more would leave the cache
 
 
 def walk(rule: Rule, tape: Tape) -> list[Tensor]:
@@ -77,7 +78,7 @@ class _Sheet:
         self.g = [g[0].clone() for g in reference_gradients(self.tape)]
         self.credit = [a[0].clone() for a in walk(rule, self.tape)[1:]]
         self.h = [h[0] for h in self.tape.h]
-        self.loss = self.loss_from(len(self.credit), self.h[-1])
+        self.loss = [self.loss_from(l, h) for l, h in enumerate(self.h)]  # equal but for rounding, which must cancel
 
     def loss_from(self, l: int, h: Tensor) -> Tensor:
         """Per-sample cross-entropy when the state h_l is replaced; h is [copies * batch, d]."""
@@ -177,8 +178,10 @@ def _rho(sheets: list[_Sheet], generator: torch.Generator) -> dict[str, list[flo
 
 
 def _loss_change(sheet: _Sheet, l: int, move: Tensor) -> Tensor:
-    copies = len(move) // len(sheet.y)
-    return sheet.loss_from(l, sheet.h[l].repeat(copies, 1) + move) - sheet.loss_from(l, sheet.h[l]).repeat(copies)
+    """`move` holds one or more moves of every sample, copy after copy."""
+    copies = (sheet.h[l] + move.view(-1, *sheet.h[l].shape)).split(COPIES)
+    moved = [sheet.loss_from(l, part.flatten(0, 1)) for part in copies]
+    return torch.cat(moved) - sheet.loss[l].repeat(len(move) // len(sheet.y))
 
 
 def _predicted(sheet: _Sheet, block: int, move: Tensor) -> Tensor:
