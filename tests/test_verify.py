@@ -59,6 +59,7 @@ def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     monkeypatch.setenv(paths.RUNNER, "1")
     monkeypatch.setattr(params, "parameters", lambda *_: {"width": 8, "depth": 2, "data": "tiny"})
+    assert verify._remeasure("any", "paper") == 1 and "0 seeds" in capsys.readouterr().out
     kept = identity_rows.rows(8, 2, [1, 2], "paper", data="tiny")
     assert verify._remeasure("any", "paper") == 0 and "2 seeds: largest difference 0.0e+00" in capsys.readouterr().out
     kept[2]["block_ratio"][1] += 1e-3
