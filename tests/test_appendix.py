@@ -9,7 +9,7 @@ import pytest
 import typst
 from bs4 import BeautifulSoup
 
-from creditaudit import appendix, appendix_html, chapters, display, mathsvg, notebooks
+from creditaudit import appendix, appendix_html, appendix_pdf, chapters, display, mathsvg, notebooks
 from creditaudit.chapters import AppendixError
 from tests import sample_project
 
@@ -191,7 +191,15 @@ def test_table_as_markdown():
     frame = pd.DataFrame({"a|b": ["x|y", None], "v": [0.12345, float("nan")], "n": [3, 4]})
     assert display.as_markdown(frame, {"v": ".2f"}).splitlines() == [
         r"| a\|b | v | n |",
-        "| :------ | -------: | ----: |",
+        "| :--- | ---: | ---: |",
         r"| x\|y | 0.12 | 3 |",
         "| – | – | 4 |",
     ]
+
+
+def test_a_table_of_the_pdf_is_fitted_to_the_page_by_the_template_not_by_pandoc():
+    frame = pd.DataFrame({"short": ["a"], "prose": ["many words " * 40]})
+    body = appendix_pdf._typst(f"Before it.\n\n{display.as_markdown(frame, {})}\n\n: Caption")
+    assert "#fitted(" in body and "#table(" not in body
+    assert "columns: 2" in body and "%" not in body
+    assert "#block(sticky: true)[" in body

@@ -23,7 +23,6 @@ from creditaudit.chapters import AppendixError, Chapter
 
 TEMPLATES = "creditaudit"
 TEXT_WIDTH = 160  # mm, as in book.typ
-PAGE_LETTERS = 112  # that fit beside each other in a table
 # pandoc's markdown brought near to Jupyter's
 DIALECT = (
     "markdown-yaml_metadata_block-citations-superscript-subscript-raw_tex-blank_before_header"
@@ -83,9 +82,10 @@ def render_pdf(chapters: list[Chapter], **front: Any) -> bytes:
 
 
 def _typst(markdown: str) -> str:
-    """A table wider than the page gets the column shares that its rule of dashes states."""
-    options = [f"--columns={PAGE_LETTERS}", "--wrap=none", f"--lua-filter={_templates() / 'typst.lua'}"]
-    return pypandoc.convert_text(markdown, "typst", format=DIALECT, extra_args=options)
+    """Tables become calls of book.typ's `fitted`: no line is long enough for pandoc to share out widths itself."""
+    options = ["--columns=1000000", "--wrap=none", f"--lua-filter={_templates() / 'typst.lua'}"]
+    body = pypandoc.convert_text(markdown, "typst", format=DIALECT, extra_args=options)
+    return body.replace("[#table(", "[#fitted(")
 
 
 def _compiled(main: Path, folder: Path) -> bytes:

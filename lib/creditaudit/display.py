@@ -16,9 +16,7 @@ from matplotlib.figure import Figure
 
 from creditaudit import paths
 
-WIDEST = 28  # letters: a column of prose takes no more, it can be broken
 HEAVY = 250_000  # bytes of SVG above which a picture of pixels is the smaller evil
-_MARKUP = re.compile(r"\\[a-zA-Z]+|[${}^_\\`*]")
 _NUMERIC = re.compile(r"(?:[-+−<>~≈\[\]().,\d\s×±–—%]|[eE](?=[-+−\d])|pp)*")
 
 
@@ -54,20 +52,9 @@ def as_markdown(frame: pd.DataFrame, formats: dict[str, str]) -> str:
     """A pipe table; columns of numbers are right-aligned, a missing value is a dash, the index is dropped."""
     columns = {str(name): [_cell(value, formats.get(str(name), "")) for value in frame[name]] for name in frame}
     columns = {name: [_unbroken(text) for text in texts] for name, texts in columns.items()}
-    rule = [_rule(name, texts) for name, texts in columns.items()]
+    rule = ["---:" if all(map(_NUMERIC.fullmatch, texts)) else ":---" for texts in columns.values()]
     rows = [[_escaped(name) for name in columns], rule, *map(list, zip(*columns.values(), strict=True))]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _rule(name: str, texts: list[str]) -> str:
-    """The alignment, and as many dashes as the column is wide: pandoc reads them as shares of the page."""
-    dashes = "-" * max(3, min(WIDEST, 3 + max(map(_width, (name, *texts)))))
-    return f"{dashes}:" if all(_NUMERIC.fullmatch(text) for text in texts) else f":{dashes}"
-
-
-def _width(text: str) -> int:
-    """About how many letters a cell shows; an identifier can be broken, so it never needs more than 18."""
-    return len(_MARKUP.sub("", re.sub(r"`([^`]{18})[^`]*`", r"\1", text)))
 
 
 def _unbroken(text: str) -> str:

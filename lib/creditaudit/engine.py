@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from creditaudit import model, network
+from creditaudit import adamw, model, network
 from creditaudit.credit import RULES, Rule
 from creditaudit.credit.rule import driving
 from creditaudit.network import Credit, Tape
@@ -35,22 +35,17 @@ class Stack:
         self.rule.configure(specs, first.steps)
         penalty = torch.tensor([spec.penalty for spec in specs], dtype=dtype, device=device)
         self.penalty = penalty.view(-1, 1, 1) if penalty.any() else None
-        self.optimizer = self._optimizer()
+        self.moments = adamw.Moments.like(self.buffers.flat)
+        self.lr = first.lr
         self.tapes: dict[int, Tape] = {}
 
     @property
     def net(self) -> model.Net:
         return self.buffers.net
 
-    def _optimizer(self) -> torch.optim.AdamW:
-        # AdamW is elementwise: one call over a flat buffer equals the study's one optimizer per part
-        parameter = torch.nn.Parameter(self.buffers.flat, requires_grad=False)
-        parameter.grad = self.buffers.flat_grad
-        return torch.optim.AdamW([parameter], lr=self.spec.lr, weight_decay=self.spec.weight_decay, fused=True)
-
     def set_epoch(self, epoch: int) -> None:
         """Cosine decay to zero over the run, once per epoch."""
-        self.optimizer.param_groups[0]["lr"] = self.spec.lr * (1 + math.cos(math.pi * epoch / self.spec.epochs)) / 2
+        self.lr = self.spec.lr * (1 + math.cos(math.pi * epoch / self.spec.epochs)) / 2
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Train on one batch; returns summed loss and hits per run, as seen before the update."""
@@ -58,8 +53,9 @@ class Stack:
         tape.forward(x)
         scores = tape.score(y)
         self.gradients(tape)
-        self.rule.learn(tape, self.optimizer.param_groups[0]["lr"])
-        self.optimizer.step()
+        self.rule.learn(tape, self.lr)
+        # AdamW is elementwise: one call over a flat buffer equals the study's one optimizer per part
+        adamw.step(self.buffers.flat, self.buffers.flat_grad, self.moments, self.lr, self.spec.weight_decay)
         return scores
 
     def tape(self, batch: int) -> Tape:
@@ -94,16 +90,14 @@ class Stack:
 
     def state(self) -> dict:
         """Everything a bit-identical continuation needs, as plain tensors."""
-        moments = self.optimizer.state_dict()["state"].get(0, {})
-        return {"flat": self.buffers.flat, "moments": moments, "rule": self.rule.tensors()}
+        return {"flat": self.buffers.flat, "moments": self.moments._asdict(), "rule": self.rule.tensors()}
 
     def load_state(self, state: dict) -> None:
         """Continue from `state()`. Frozen blocks and feedback were redrawn from the seed."""
         self.buffers.flat.copy_(state["flat"])
         self.rule.load(state["rule"])
-        whole = self.optimizer.state_dict()
-        whole["state"] = {0: state["moments"]} if state["moments"] else {}
-        self.optimizer.load_state_dict(whole)
+        for name, tensor in self.moments._asdict().items():
+            tensor.copy_(state["moments"][name])
 
 
 def initialised(spec: RunSpec, rule: Rule | None = None, s: int = 0) -> model.ResMLP:

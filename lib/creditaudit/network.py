@@ -64,12 +64,14 @@ class Normalised:
 
     def __init__(self, like: Tensor) -> None:
         self.xhat, self.mean, self.rstd = torch.empty_like(like), like.new_empty(0), like.new_empty(0)
+        # as tensors: a Python number is converted at every call, which takes longer than the division itself
+        self.width, self.eps = like.new_tensor(like.shape[-1]), like.new_tensor(LN_EPS)
 
     def run(self, h: Tensor) -> None:
-        self.h, self.mean = h, h.mean(-1, keepdim=True)
+        self.h, self.mean = h, torch.sum(h, -1, keepdim=True).div_(self.width)
         torch.sub(h, self.mean, out=self.xhat)
-        variance = torch.linalg.vector_norm(self.xhat, dim=-1, keepdim=True).square_().div_(h.shape[-1])
-        self.rstd = variance.add_(LN_EPS).rsqrt_()
+        variance = torch.linalg.vector_norm(self.xhat, dim=-1, keepdim=True).square_().div_(self.width)
+        self.rstd = variance.add_(self.eps).rsqrt_()
         self.xhat.mul_(self.rstd)
 
     def input_gradient(self, dxhat: Tensor) -> Tensor:

@@ -9,14 +9,12 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
-from creditaudit import network
+from creditaudit import adamw, network
 from creditaudit.credit.rule import Rule
 from creditaudit.model import Affine, padded
 from creditaudit.spec import RunSpec
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # AdamW's defaults, as for every other part
 _gelu = torch.ops.aten.gelu.out
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
 
@@ -102,12 +100,8 @@ class LearnedRule(Rule):
 
     def adamw(self, lr: float) -> None:
         """One step along `gradient`; every run of a stack has taken the same number of them."""
-        count = self.taken[0].to(torch.float32, copy=True)
-        parts = ([part] for part in (self.weights, self.gradient, self.mean, self.square))
-        adamw(
-            *parts, [], [count], fused=True, amsgrad=False, beta1=BETA1, beta2=BETA2,
-            lr=lr, weight_decay=self.weight_decay, eps=EPS, maximize=False,
-        )  # fmt: skip
+        moments = adamw.Moments(self.taken[0].to(torch.float32, copy=True), self.mean, self.square)
+        adamw.step(self.weights, self.gradient, moments, lr, self.weight_decay)
         self.taken += 1
 
     def tensors(self) -> dict[str, Tensor]:

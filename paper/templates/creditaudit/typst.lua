@@ -32,3 +32,17 @@ function Span(words)
     return pandoc.RawInline("typst", "#set-name(" .. quoted(pandoc.utils.stringify(words)) .. ");")
   end
 end
+
+-- A paragraph that leads up to a figure or a table stays on its page, and with it the heading above.
+function Blocks(blocks)
+  local kept = pandoc.Blocks({})
+  for i, block in ipairs(blocks) do
+    local follower = blocks[i + 1]
+    if block.t == "Para" and follower and (follower.t == "Figure" or follower.t == "Table") then
+      kept:extend({ pandoc.RawBlock("typst", "#block(sticky: true)["), block, pandoc.RawBlock("typst", "]") })
+    else
+      kept:insert(block)
+    end
+  end
+  return kept
+end
