@@ -5,9 +5,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 RUN := $(PY) -m creditaudit
 WHAT := --profile "$(PROFILE)" $(if $(SECTION),--section "$(SECTION)") $(if $(SET),--set "$(SET)")
+STRICTLY := $(if $(filter-out 0 no false,$(STRICT)),--strict)
 HOW := $(if $(JOBS),--jobs "$(JOBS)") $(if $(DEVICE),--device "$(DEVICE)")
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help setup data reproduce train notebooks appendix claims verify-paper test lab bench clean
 
 help:  ## show this list
@@ -24,7 +26,7 @@ data: setup  ## fetch CIFAR-10 into data/ and verify it
 	@$(RUN) data
 
 reproduce: setup  ## train, run the notebooks, check the claims, render the appendix
-	@$(RUN) reproduce $(WHAT) $(HOW) $(if $(STRICT),--strict)
+	@$(RUN) reproduce $(WHAT) $(HOW) $(STRICTLY)
 
 train: setup  ## only the training runs; finished ones are kept
 	@$(RUN) train $(WHAT) $(HOW)
@@ -36,7 +38,7 @@ appendix: setup  ## only render the appendix (PROFILE=paper needs no training)
 	@$(RUN) appendix --profile "$(PROFILE)"
 
 claims: setup  ## print the verdict on every published claim (STRICT=1: fail on an unexplained contradiction)
-	@$(RUN) claims --profile "$(PROFILE)" $(if $(STRICT),--strict)
+	@$(RUN) claims --profile "$(PROFILE)" $(STRICTLY)
 
 verify-paper: setup data  ## retrain N committed runs of the paper profile and compare
 	@$(RUN) verify-paper $(if $(N),-n "$(N)") $(if $(JOBS),--jobs "$(JOBS)")

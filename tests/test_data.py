@@ -1,6 +1,7 @@
 """Data: batches against torchvision, plans as pure functions, and a fetcher that believes nothing."""
 
 import hashlib
+import http.client
 import http.server
 import io
 import json
@@ -264,6 +265,16 @@ def test_a_tarball_with_the_wrong_md5_is_removed(server, tmp_path):
     with pytest.raises(fetch.SourceFailed, match=r"x\.tgz has md5"):
         fetch.fetch_verified(tmp_path / "x.tgz", "0" * 32, server[1])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [http.client.BadStatusLine("?"), http.client.IncompleteRead(b"")])
+def test_a_host_that_answers_nonsense_is_left_for_the_next_source(tmp_path, monkeypatch, failure):
+    def nonsense(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(fetch.urllib.request, "urlopen", nonsense)
+    with pytest.raises(fetch.SourceFailed, match="no connection"):
+        fetch.fetch_verified(tmp_path / "x", "0" * 32, "http://127.0.0.1:9/x")
 
 
 def test_a_dead_host_fails_soon(tmp_path):

@@ -1,11 +1,12 @@
 """The drop-in audit against the engine's own diagnostics, and on models it was not made for."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import creditaudit
-from creditaudit import data, model
+from creditaudit import data, diagnosis, model
 from creditaudit.diagnosis import D2_FLOOR
 from creditaudit.engine import Stack
 from creditaudit.spec import RunSpec
@@ -208,6 +209,63 @@ class Unwatched(Residual):
         return super().forward(x)
 
 
+class Functional(Residual):
+    """What follows the blocks is no module, or is called by keyword; `side` looks at something else of that shape."""
+
+    def __init__(self, blocks: list[nn.Module], skip: bool, how: str) -> None:
+        super().__init__(blocks, nn.LayerNorm(16), skip)
+        self.how, self.side = how, nn.Identity()
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x) if self.skip else block(x)
+        if self.how == "functional":
+            return self.head(nn.functional.layer_norm(x, [16]))
+        self.side(2 * x)
+        return self.head(self.after(input=x))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_module_called_by_keyword_gets_the_stream_and_a_side_branch_is_not_mistaken_for_it(count, skip):
+    torch.manual_seed(0)
+    net, x, y = Functional([linear() for _ in range(count)], skip, "keyword"), torch.randn(40, 16), Y.repeat(5)
+    norms, gradient = literal(net, x, y)
+    seen = creditaudit.audit(net, x, y)
+    assert seen.h_norm == pytest.approx(norms, rel=1e-4)
+    assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
+
+
+@pytest.mark.parametrize(("count", "skip"), [(1, False), (1, True), (3, True)])
+def test_a_last_state_that_no_module_gets_is_not_guessed(count, skip):
+    with pytest.raises(ValueError, match=r"cannot be seen.*functional norm"):
+        creditaudit.audit(Functional([linear() for _ in range(count)], skip, "functional"), X, Y)
+
+
+def test_blocks_that_hand_on_the_stream_need_no_module_after_them():
+    net = Functional([linear(), linear()], False, "functional")
+    assert creditaudit.audit(net, X, Y).h_norm[-1] == pytest.approx(literal(net, X, Y)[0][-1], rel=1e-4)
+
+
+def test_blocks_in_half_precision_with_the_skip_outside():
+    class Half(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).half()
+
+    seen = creditaudit.audit(Residual([Half(16, 16), Half(16, 16)], nn.LayerNorm(16)), X, Y)
+    assert len(seen.h_norm) == 3 and seen.d1
+
+
+def test_two_points_are_two_points_in_floats_too():
+    assert 0.57 - 0.55 < 0.02 and diagnosis.depth_is_used(0.57 - 0.55) and not diagnosis.depth_is_used(0.0199)
+
+
+def test_numbers_of_numpy_and_torch_are_accuracies_too():
+    net = Residual([linear(), linear()], nn.Identity())
+    gains = {creditaudit.audit(net, X, Y, frozen_accuracy=kind(0.5)).gain for kind in (float, np.float32, torch.tensor)}
+    assert len(gains) == 1
+
+
 X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
 
 
@@ -222,6 +280,7 @@ X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
         ({"x": X.where(X < 9, torch.nan) * torch.nan}, "not finite"),
         ({"frozen_accuracy": 34.9}, "not a percentage"),
         ({"frozen_accuracy": "0.3"}, "not in 0..1"),
+        ({"frozen_accuracy": [0.3]}, "not in 0..1"),
         ({"blocks": []}, "empty"),
         ({"blocks": linear()}, "pass a list of modules"),
         ({"model": torch.relu}, "modules of an nn.Module"),

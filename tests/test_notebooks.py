@@ -89,6 +89,27 @@ def test_wrong_places_are_named(project):
         params.parameters("sample", "d256_L4", "smoke")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("smoke: {profile: paper}", "profile is the command's to choose"),
+        ("smoke: {sample: {set_name: a}}", "set_name is the command's to choose"),
+        ("smoke: {sample: 3}", "smoke, sample: must be a mapping"),
+        ("smoke: [1]", "smoke must be a mapping"),
+    ],
+)
+def test_a_profile_cannot_redirect_a_notebook_to_other_records(project, text, message):
+    (paths.PARAMS / "profiles.yaml").write_text(text)
+    with pytest.raises(ParameterError, match=message):
+        params.parameters("sample", "d256_L4", "smoke")
+
+
+def test_a_home_at_the_root_does_not_take_the_slashes_away(monkeypatch):
+    monkeypatch.setattr(notebooks.Path, "home", lambda: notebooks.Path("/"))
+    assert notebooks._impersonal("<td>0.3</td> h/g") == "<td>0.3</td> h/g"
+    assert notebooks._impersonal(f"{paths.ROOT}/lib") == "./lib"
+
+
 def test_parameters_cell_holds_only_literals(project):
     sample_project.edit("sample", lambda cells: cells[0].update(source="import os"))
     with pytest.raises(ParameterError, match="may only hold"):

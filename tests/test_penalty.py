@@ -104,7 +104,7 @@ def test_figures_are_drawn(methods, seeds):
         fig.draw_without_rendering()
     note = "n = 3" if len(seeds) == 3 else "n = 1 seed, hence no error bars"
     assert note in findings_penalty.sweep_caption(rows, "dfa") and note in findings_penalty.scatter_caption(
-        rows, RESCUE
+        rows, RESCUE, "dfa"
     )
     caption = findings_penalty.panels_caption(epochs, "dfa", RESCUE, 42)
     assert "Seed 42 alone" in caption and ("no run yet" in caption) == ("bp" not in methods)

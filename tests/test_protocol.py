@@ -166,7 +166,10 @@ def test_training_fetches_the_pictures_it_needs(outputs, monkeypatch, profile, f
     assert calls == ["fetched"] * fetched + ["trained"]
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["claims"], 0), (["train", "--dry-run"], 0), (["train"], 141)])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["claims"], 0), (["claims", "--strict"], 141), (["train", "--dry-run"], 0), (["train"], 141)],
+)
 def test_a_closed_pipe_is_the_end_of_a_list_but_not_of_a_campaign(monkeypatch, capfd, arguments, code):
     def closed(*_: Any) -> None:
         raise BrokenPipeError

@@ -134,6 +134,11 @@ def test_make_passes_its_variables_on(command, expected):
     assert expected in " ".join(make("-n", *command.split()).replace('"', "").split())
 
 
+@pytest.mark.parametrize("off", ["0", "no", "false", ""])
+def test_strict_can_be_switched_off(off):
+    assert "--strict" not in make("-n", "claims", f"STRICT={off}")
+
+
 def test_make_keeps_a_name_with_a_space_together():
     assert '--set "my set"' in make("-n", "train", "SET=my set")
 

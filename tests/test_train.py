@@ -1,6 +1,7 @@
 """Runs, records, resume: what is promised about a run from spec to file."""
 
 import json
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -124,6 +125,18 @@ def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
     with pytest.raises(sweep.RunsFailed, match=rf"1 of 2 runs failed(.|\n)*{bad.key}"):
         sweep.train_all([bad, good], store, jobs=1)
     assert store.get(good) is not None
+
+
+def test_a_killed_worker_is_told_in_a_sentence(tmp_path, monkeypatch):
+    class Broken(sweep.ProcessPoolExecutor):
+        def submit(self, *_, **__):
+            lost = Future()
+            lost.set_exception(sweep.BrokenExecutor("gone"))
+            return lost
+
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", Broken)
+    with pytest.raises(sweep.WorkerKilled, match="the same command goes on"):
+        sweep.train_all([RunSpec(method="bp", width=16, depth=2, epochs=1, data="tiny")], Store(tmp_path), 1)
 
 
 def test_methods_with_one_seed_see_the_same_batches_and_weights(tmp_path):

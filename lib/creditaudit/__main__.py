@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:  # `... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if options.verb == "claims" or getattr(options, "dry_run", False):
+        if (options.verb == "claims" and not options.strict) or getattr(options, "dry_run", False):
             return 0
         print("stopped, because nobody reads the output any more; the same command goes on", file=sys.stderr)
         return 141  # as a shell reports a closed pipe
@@ -49,6 +49,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         fetch.DataUnavailable,
         sweep.Interrupted,
         sweep.RunsFailed,
+        sweep.WorkerKilled,
         sweep.NoDevice,
         OSError,
     )

@@ -174,7 +174,7 @@ def _shape_seeds(claim: Claim, evidence: Evidence) -> tuple[list[int], int | Non
 def _missing(claim: Claim, evidence: Evidence, needed: int, have: int) -> str:
     epochs = "/".join(str(e) for e in sorted({q.epochs or claim.setting.epochs for q in quantities(claim)}))
     if evidence.profile == "paper":
-        return f"runs missing: {have} of {needed} seeds at {epochs} epochs"
+        return f"runs missing: {have} of {needed} seeds are there, at {epochs} epochs"
     return f"needs profile paper ({needed} seeds at {epochs} epochs)"
 
 
@@ -224,9 +224,9 @@ def run(profile: str, strict: bool = False) -> int:
     explanations = load_explanations(claims)
     folder = paths.profile_dir(profile)
     results = check(claims, Store(folder), profile)
-    print_table(results)
     lines = json.dumps([result.to_json() for result in results], indent=1, sort_keys=True, allow_nan=False)
     write_atomically(folder / "claims.json", lines + "\n")
+    print_table(results)
     contradicted = [result.id for result in results if result.verdict == "contradicted"]
     problems = unexplained(contradicted, explanations, Evidence(Store(folder), profile)) if strict else []
     for problem in problems:

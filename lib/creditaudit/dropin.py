@@ -95,7 +95,7 @@ def audit(
         growth=(h_norm[1:] / h_norm[:-1]).max().item(),
         g_norm=per_sample / BATCH,
         g_norm_per_sample=per_sample,
-        gain=None if frozen_accuracy is None else accuracy - frozen_accuracy,
+        gain=None if frozen_accuracy is None else accuracy - float(frozen_accuracy),
     )
 
 
@@ -123,9 +123,17 @@ def _checked(x: Tensor, y: Tensor, frozen_accuracy: float | None) -> tuple[Tenso
         raise ValueError(f"{len(x)} pictures and {len(y)} labels: there must be as many of each, and at least one")
     if x.is_floating_point() and not x.isfinite().all():
         raise ValueError("x holds values that are not finite: what fails would be the pictures, not the model")
-    if frozen_accuracy is not None and not (isinstance(frozen_accuracy, int | float) and 0 <= frozen_accuracy <= 1):
+    if frozen_accuracy is not None and not _is_fraction(frozen_accuracy):
         raise ValueError(f"frozen_accuracy = {frozen_accuracy!r} is not in 0..1: a fraction, not a percentage")
     return x, y.long()
+
+
+def _is_fraction(value: object) -> bool:
+    """Numbers of numpy and torch are numbers too."""
+    try:
+        return not isinstance(value, str) and 0 <= float(value) <= 1
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _check_logits(logits: Tensor, y: Tensor) -> None:
@@ -134,8 +142,8 @@ def _check_logits(logits: Tensor, y: Tensor) -> None:
         raise ValueError(f"the model must return logits [n, classes]; for {len(y)} pictures it returned {seen}")
     if y.min() < 0 or y.max() >= logits.shape[1]:
         raise ValueError(f"labels run from {y.min()} to {y.max()}, but the model has {logits.shape[1]} outputs")
-    rows = logits.detach().double()
-    if logits.shape[1] > 1 and (rows >= 0).all() and torch.allclose(rows.sum(1), rows.new_ones(()), atol=1e-4):
+    rows, close = logits.detach().double(), max(1e-4, 4 * torch.finfo(logits.dtype).eps)
+    if logits.shape[1] > 1 and (rows >= 0).all() and torch.allclose(rows.sum(1), rows.new_ones(()), atol=close):
         raise ValueError("the model's outputs are probabilities: audit needs the logits before the softmax")
 
 

@@ -11,6 +11,7 @@ download goes on where it stopped. At the end `pictures.npy` and `labels.npy` ar
 """
 
 import hashlib
+import http.client
 import io
 import json
 import os
@@ -161,7 +162,7 @@ def fetch_verified(target: Path, md5: str, url: str) -> None:
     except urllib.error.HTTPError as failure:
         if failure.code != 416:  # 416: the part is already complete (or nonsense; its MD5 tells)
             raise SourceFailed(f"the server answered {failure.code} {failure.reason}") from failure
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, http.client.HTTPException) as failure:
         raise SourceFailed(f"no connection ({getattr(failure, 'reason', failure)})") from failure
     _check(part, md5)
     part.rename(target)

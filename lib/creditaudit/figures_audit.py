@@ -142,7 +142,7 @@ def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
     left.set_xlabel("epoch")
     whole_epochs(left)
     plain_title(left, "State Bridge: error of the predicted $h_L$")
-    left.legend(fontsize=7.5)
+    fig.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=len(left.lines))
     plain_title(right, "test accuracy")
     value_bars(right, finals, "accuracy", methods)
     right.axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)

@@ -142,21 +142,20 @@ def cosine_against_function(rows: pd.DataFrame, rescue: float, baseline: str) ->
     ):
         ax.axvline(0, color=style.MUTED, linewidth=0.9, zorder=1)
         ax.set_xlabel(label)
-        labels = [_moved(ax, at(rows, method=m), column, rescue) for m in style.in_order(rows.method)]
+        for method in style.in_order(rows.method):
+            _moved(ax, at(rows, method=method), column, rescue)
         frozen = rows[(rows.k == 0) & (rows.method == baseline)].accuracy.astype(float)
         if len(frozen):
             style.reference_line(ax, frozen.mean(), "frozen")
-            if ax is axes[1]:
-                _named_right(ax, frozen.mean(), f"{style.name(baseline)} frozen (k = 0)")
-        ax.margins(x=0.16)
         ax.set_ylim(0, 0.05 + float(rows.accuracy.max()))
-        style.chance_line(ax, label=ax is axes[0])
-        style.label_ends(ax, [end for end in labels if end])
+        style.chance_line(ax, label=False)
+        _named_right(ax, style.CHANCE, "chance")
     axes[0].set_ylabel("test accuracy")
+    method_legend(fig, [*rows.method, *(["frozen"] if len(frozen) else [])])
     return fig
 
 
-def _moved(ax: Axes, own: pd.DataFrame, column: str, rescue: float) -> tuple[float, float, str, str] | None:
+def _moved(ax: Axes, own: pd.DataFrame, column: str, rescue: float) -> None:
     places = {}
     for penalty in (0.0, rescue):
         x, y = (at(own, penalty=penalty)[name].astype(float) for name in (column, "accuracy"))
@@ -172,7 +171,6 @@ def _moved(ax: Axes, own: pd.DataFrame, column: str, rescue: float) -> tuple[flo
     if len(places) == 2:
         arrow = {"arrowstyle": "->", "color": look.colour, "lw": 1.0, "shrinkA": 5, "shrinkB": 5}
         ax.annotate("", places[rescue], places[0.0], arrowprops=arrow, zorder=2)
-    return (*places[max(places)], look.name, look.colour) if places else None
 
 
 def _named_right(ax: Axes, y: float, text: str) -> None:

@@ -95,17 +95,21 @@ def ranks(rows: pd.DataFrame, rescue: float) -> str:
     return f"Cosine and function agree on the first place: under $\\lambda={rescue:g}$ {orders}; {count}."
 
 
-def scatter_caption(rows: pd.DataFrame, rescue: float) -> str:
+def scatter_caption(rows: pd.DataFrame, rescue: float, baseline: str) -> str:
     if rows.empty:
         return NOTHING
     return (
         f"{ranks(rows, rescue)} Accuracy over deep cosine and over $\\rho$, each method without the penalty (hollow) "
-        f"and with it (full), means; {scatter_note(rows)}. BP, whose credit is exact, is not ranked."
+        f"and with it (full), means; {scatter_note(rows)}. BP, whose credit is exact, is not ranked. The frozen "
+        f"network is {style.name(baseline)}'s."
     )
 
 
 def methods_caption(rows: pd.DataFrame) -> str:
-    return f"Accuracy, deep cosine and deep $\\rho$ without and with the penalty; {scatter_note(rows, '±')}."
+    return (
+        f"Accuracy, deep cosine and deep $\\rho$ without and with the penalty; {scatter_note(rows, '±')}. The credit "
+        "of frozen blocks drives nothing; its cosine can be taken all the same."
+    )
 
 
 def _firsts(rows: pd.DataFrame, rescue: float, seed: int, methods: list[str]) -> list[str]:
@@ -116,7 +120,7 @@ def _firsts(rows: pd.DataFrame, rescue: float, seed: int, methods: list[str]) ->
 
 
 def rescued(rows: pd.DataFrame, rescue: float) -> str:
-    """Which methods the penalty lifts over their frozen networks by D3's two points."""
+    """Under which methods training the penalised blocks beats freezing them, by D3's two points."""
     found: dict[str, list[str]] = {}
     for method, own in by_method(rows):
         gain = paired(at(own, penalty=rescue), at(own, k=0)).gain.dropna().tolist()
@@ -126,8 +130,8 @@ def rescued(rows: pd.DataFrame, rescue: float) -> str:
         return "No method but BP has both a penalised and a frozen run yet."
     told = [f"{verb} {listed(found[verb])}" for verb in VERBS if verb in found]
     return (
-        f"By D3's rule, {HELPS:g} pp above the frozen network, the penalty {listed(told)} (paired by seed, by the 90 % "
-        "interval where there are several)."
+        f"With $\\lambda={rescue:g}$, training the blocks instead of leaving them frozen {listed(told)} (D3's rule, at "
+        f"least {HELPS:g} pp; paired by seed, by the 90 % interval where there are several)."
     )
 
 

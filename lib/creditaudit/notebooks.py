@@ -184,7 +184,8 @@ def _canonical_output(output: NotebookNode) -> NotebookNode:
 def _impersonal(text: str) -> str:
     """Without this machine's folders and memory addresses."""
     for place, name in ((paths.ROOT, "."), (Path(sys.prefix), "<python>"), (Path.home(), "~")):
-        text = text.replace(str(place), name)
+        if place != place.parent:  # a home of "/" would take every slash away
+            text = text.replace(str(place), name)
     return _ADDRESS.sub("0x...", text)
 
 

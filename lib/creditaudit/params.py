@@ -100,8 +100,8 @@ def profile_entry(profile: str) -> dict[str, Any]:
     profiles = _mapping(path)
     if profile not in profiles:
         raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{nearest(profile, profiles)}")
-    for entry in profiles.values():
-        _known_profile_names(entry or {}, path)
+    for name, entry in profiles.items():
+        _check_profile_entry(name, entry or {}, path)
     return profiles[profile] or {}
 
 
@@ -127,12 +127,18 @@ def _profile_overrides(section: str, set_name: str, profile: str) -> dict[str, A
     return common | (entry.get(section) or {}) | (entry.get(f"{section}/{set_name}") or {})
 
 
-def _known_profile_names(entry: dict[str, Any], path: Path) -> None:
+def _check_profile_entry(profile: str, entry: Any, path: Path) -> None:
     places = {place for section in sections() for place in (section, *(f"{section}/{name}" for name in sets(section)))}
     names = places | {name for section in sections() for name in defaults(section)}
-    for name in entry:
+    if not isinstance(entry, dict):
+        raise ParameterError(f"{paths.shown(path)}: {profile} must be a mapping of names to values")
+    for name, value in _without_identity(entry, path).items():
         if name not in names:
             raise ParameterError(f"{paths.shown(path)}: no notebook declares {name!r}{nearest(name, names)}")
+        if name in places and not isinstance(value or {}, dict):
+            raise ParameterError(f"{paths.shown(path)}: {profile}, {name}: must be a mapping of names to values")
+        if name in places:
+            _without_identity(value or {}, path)
 
 
 def _assignment(node: ast.stmt, path: Path) -> tuple[str, tuple[Any, Any]]:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-ROOT = Path(os.environ.get("CREDITAUDIT_ROOT") or Path(__file__).resolve().parents[2])
+ROOT = Path(os.environ.get("CREDITAUDIT_ROOT") or Path(__file__).parents[2]).resolve()
 NOTEBOOKS = ROOT / "notebooks"
 PARAMS = ROOT / "params"
 OUTPUTS = ROOT / "outputs"

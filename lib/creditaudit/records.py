@@ -124,7 +124,10 @@ def write_checked(path: Path, body: dict[str, Any]) -> None:
 def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text)
+    with scratch.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # its checkpoint is removed next
     scratch.replace(path)
 
 

@@ -38,8 +38,8 @@ class Summary:
     @property
     def luck(self) -> str:
         """How many verdicts chance alone may have got wrong."""
-        more = f", rather more because {self.bare} of them take a mean published without its std as exact"
-        return f"about {self.alpha * self.tested:.1f} of them decided wrongly by chance{more if self.bare else ''}"
+        more = f" ({self.bare} of them take a mean published without its std as exact, which adds to that)"
+        return f"at worst about {self.alpha * self.tested:.1f} decided wrongly by chance{more if self.bare else ''}"
 
     @property
     def sentence(self) -> str:

@@ -17,8 +17,10 @@ class Stream:
         self.blocks, self.called, self.inside = blocks, set(), False
         self.entered: list[Tensor] = []  # row norms of what entered, call by call
         self.shapes: list[torch.Size] = []
-        self.left: Tensor | None = None  # what left the last call
-        self.next: Tensor | None = None  # what entered the first module after it
+        self.state: Tensor | None = None  # what entered the last call
+        self.left: Tensor | None = None  # what left it
+        self.next: Tensor | None = None  # the stream, as it entered a module after that call
+        self.strange = False  # something of the stream's shape entered one that is not the stream
         self.handed_on: list[bool] = []  # did the next call get just what left?
         within = {module for block in blocks for module in block.modules()}
         self.others = [m for m in model.modules() if m not in within and not list(m.children())]
@@ -54,13 +56,15 @@ class Stream:
         """h_L, where the gradient is taken."""
         if self.handed_on and all(self.handed_on):
             return self.left
-        # One block alone, or the skip is added outside. What follows may already be pooled or flattened.
-        same = self.next is not None and self.next.shape == self.shapes[-1]
-        if same or len(self.shapes) > 1:
-            if self.next is None:
-                raise ValueError("nothing follows the last block: name the blocks yourself, blocks=[...]")
+        if self.next is not None:  # one block alone, or the skip is added outside
             return self.next
-        return self.left
+        if self.strange or len(self.shapes) > 1:
+            raise ValueError(
+                "the last state cannot be seen: no module after the blocks gets what the last one returned, nor that "
+                "added to what had entered it. Name blocks that return the stream, blocks=[...], or make what stands "
+                "between them and the next module (a functional norm, a scaled skip) a module"
+            )
+        return self.left  # one block, then pooled or flattened
 
     def _enter(self, block: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
         if self.inside:
@@ -68,7 +72,8 @@ class Stream:
         state = _first_tensor(arguments, named)
         if self.left is not None:
             self.handed_on.append(_equal(state, self.left))
-        self.inside, self.next = True, None
+        self.inside, self.next, self.strange = True, None, False
+        self.state = state.detach().clone()  # code after the block may add to it in place
         self.called.add(block)
         self.entered.append(_row_norms(state))
         self.shapes.append(state.shape)
@@ -80,10 +85,18 @@ class Stream:
         return self.left.clone()
 
     def _follow(self, _: nn.Module, arguments: tuple, named: dict[str, Any]) -> tuple[tuple, dict] | None:
-        if self.left is None or self.next is not None or not arguments or not isinstance(arguments[0], Tensor):
+        given = [*arguments, *named.values()]
+        if self.left is None or self.inside or self.next is not None or not isinstance(given and given[0], Tensor):
             return None
-        self.next = _watched(arguments[0])
-        return (self.next.clone(), *arguments[1:]), named
+        if given[0].shape != self.left.shape:
+            return None
+        if not (_equal(given[0], self.left) or _is_sum(given[0], self.state, self.left)):
+            self.strange = True
+            return None
+        self.next = _watched(given[0])
+        if arguments:
+            return (self.next.clone(), *arguments[1:]), named
+        return arguments, named | {next(iter(named)): self.next.clone()}
 
 
 def _first_tensor(arguments: tuple, named: dict[str, Any]) -> Tensor:
@@ -100,7 +113,21 @@ def _watched(tensor: Tensor) -> Tensor:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Equal where not a number, too: a model that diverged still hands on its stream."""
-    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+    return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def _is_sum(total: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Up to the rounding of an addition in the coarsest of their types."""
+    if a.shape != b.shape:
+        return False
+    rounding = 4 * max(torch.finfo(tensor.dtype).eps for tensor in (total, a, b))
+    a, b, total = (tensor.detach().double() for tensor in (a, b, total))
+    return torch.allclose(total, a + b, rtol=0, atol=rounding * _largest(a, b), equal_nan=True)
+
+
+def _largest(*tensors: Tensor) -> float:
+    finite = [tensor[tensor.isfinite()].abs() for tensor in tensors]
+    return max((values.max().item() for values in finite if len(values)), default=0.0)
 
 
 def _row_norms(tensor: Tensor) -> Tensor:

@@ -39,6 +39,10 @@ class NoDevice(RuntimeError):
     """The device asked for is not there."""
 
 
+class WorkerKilled(RuntimeError):
+    """A worker process is gone, and with it the pool."""
+
+
 class RunsFailed(RuntimeError):
     """Some runs failed, the others were trained; the first failure is the cause of this one."""
 
@@ -70,7 +74,10 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
         failed = []
         for future in as_completed(running):
             if isinstance(error := future.exception(), BrokenExecutor):
-                raise error  # a worker was killed, and with it the pool: nothing more will come
+                raise WorkerKilled(
+                    "a worker process was killed (out of memory?); finished runs are saved, the same command goes on, "
+                    "JOBS=1 needs half the memory"
+                ) from error
             if error:
                 failed.append(error)
             else:

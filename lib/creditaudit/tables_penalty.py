@@ -108,8 +108,8 @@ def with_and_without(rows: pd.DataFrame, rescue: float) -> pd.DataFrame:
             "over frozen, pp": spread(paired(own, frozen), "gain", places=1, signed=True)
             if label != "frozen"
             else None,
-            r"deep $\Gamma$": spread(own[own.k > 0], "gamma_deep", signed=True),
-            r"deep $\rho$": spread(own[own.k > 0], "rho_deep", signed=True),
+            r"deep $\Gamma$": spread(own, "gamma_deep", signed=True),
+            r"deep $\rho$": spread(own, "rho_deep", signed=True),
         }
         for method, label, own, frozen in groups
         if len(own)

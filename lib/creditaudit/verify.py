@@ -27,7 +27,10 @@ def verify(profile: str, n: int, jobs: int | None = None) -> int:
     print(f"retraining {len(sample)} of {len(committed)} runs, about {seconds / 60:.0f} core-minutes")
     with tempfile.TemporaryDirectory() as scratch:
         store = Store(Path(scratch))
-        sweep.train_all([record.spec for record in sample], store, jobs)
+        try:
+            sweep.train_all([record.spec for record in sample], store, jobs)
+        except sweep.Interrupted:
+            raise sweep.Interrupted("stopped; nothing was compared, and what was retrained is not kept") from None
         retrained = [_compare(record, store.get(record.spec)) for record in sample]
     return max(*retrained, *(_remeasure(set_name, profile) for set_name in params.sets("identity_check")))
 
