@@ -199,7 +199,7 @@ def test_table_as_markdown():
 
 def test_a_table_of_the_pdf_is_fitted_to_the_page_by_the_template_not_by_pandoc():
     frame = pd.DataFrame({"short": ["a"], "prose": ["many words " * 40]})
-    body = appendix_pdf._typst(f"Before it.\n\n{display.as_markdown(frame, {})}\n\n: Caption")
+    body = appendix_pdf._typst(f"# Title\n\nD3's lead-in.\n\n{display.as_markdown(frame, {})}\n\n: Caption")
     assert "#fitted(" in body and "#table(" not in body
     assert "columns: 2" in body and "%" not in body
-    assert "#block(sticky: true)[" in body
+    assert "#block(sticky: true)[" in body and "D3’s" in body

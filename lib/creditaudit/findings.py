@@ -253,7 +253,7 @@ def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
         f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
         f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
         f"seed{'' if len(seeds) == 1 else 's'}; {counted.tested} had the runs for a test at "
-        f"$\\alpha={counted.alpha:g}$, of which {counted.luck}."
+        f"$\\alpha={counted.alpha:g}$; {counted.luck}."
     )
 
 

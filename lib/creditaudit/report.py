@@ -39,14 +39,14 @@ class Summary:
     def luck(self) -> str:
         """How many verdicts chance alone may have got wrong."""
         more = f" ({self.bare} of them take a mean published without its std as exact, which adds to that)"
-        return f"at worst about {self.alpha * self.tested:.1f} decided wrongly by chance{more if self.bare else ''}"
+        return f"chance decides at worst about {self.alpha * self.tested:.1f} wrongly{more if self.bare else ''}"
 
     @property
     def sentence(self) -> str:
         return (
             f"{self.total} claims: {self.reproduced} reproduced, {self.contradicted} contradicted, "
             f"{self.inconclusive} inconclusive. {self.tested} of them had the runs for a test at alpha = "
-            f"{self.alpha:g}: expect {self.luck}."
+            f"{self.alpha:g}: {self.luck}."
         )
 
 
@@ -150,7 +150,9 @@ def _part(line: Statement, value: float) -> str:
 
 def scatter(value: float, quantity: Quantity) -> str:
     """A std over seeds in the metric's decimals; of norms, in decades."""
-    return f"{value:.2f} dec" if quantity.log else f"{value:.{METRICS[quantity.metric].places}f}"
+    if quantity.log:
+        return f"{value:.2f} dec" if value >= 0.005 else "<0.01 dec"
+    return f"{value:.{METRICS[quantity.metric].places}f}"
 
 
 def _signed(value: float) -> str:

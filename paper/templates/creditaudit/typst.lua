@@ -33,12 +33,20 @@ function Span(words)
   end
 end
 
--- A paragraph that leads up to a figure or a table stays on its page, and with it the heading above.
+-- After a digit typst takes an apostrophe for a prime: D3's.
+function Str(word)
+  local before, after = word.text:match("^(.*%d)\u{2019}(.*)$")
+  if before then
+    return { pandoc.Str(before), pandoc.RawInline("typst", "\u{2019}"), pandoc.Str(after) }
+  end
+end
+
+-- A heading's lead-in stays on the page of the figure or table that follows, and with it the heading.
 function Blocks(blocks)
   local kept = pandoc.Blocks({})
   for i, block in ipairs(blocks) do
-    local follower = blocks[i + 1]
-    if block.t == "Para" and follower and (follower.t == "Figure" or follower.t == "Table") then
+    local leader, follower = blocks[i - 1], blocks[i + 1]
+    if block.t == "Para" and leader and leader.t == "Header" and follower and (follower.t == "Figure" or follower.t == "Table") then
       kept:extend({ pandoc.RawBlock("typst", "#block(sticky: true)["), block, pandoc.RawBlock("typst", "]") })
     else
       kept:insert(block)
