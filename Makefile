@@ -37,7 +37,7 @@ notebooks: setup  ## only run the notebooks over their parameter sets
 appendix: setup  ## only render the appendix (PROFILE=paper needs no training)
 	@$(RUN) appendix --profile "$(PROFILE)"
 
-claims: setup  ## print the verdict on every published claim (STRICT=1: fail on an unexplained contradiction)
+claims: setup  ## print every verdict (of PROFILE; STRICT=1: fail on an unexplained contradiction)
 	@$(RUN) claims --profile "$(PROFILE)" $(STRICTLY)
 
 verify-paper: setup data  ## retrain N committed runs of the paper profile and compare
@@ -53,6 +53,6 @@ lab: setup  ## open the notebooks in JupyterLab
 bench: setup data  ## measure the training step against the usual loops
 	@$(RUN) bench
 
-clean:  ## remove caches and the quick and smoke outputs; keep data, .venv and the paper records
-	@rm -rf outputs/quick outputs/smoke .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove caches and all outputs but the paper records and the bench; keep data and .venv
+	@rm -rf outputs/quick outputs/smoke outputs/interactive .pytest_cache .ruff_cache .hypothesis
 	@find lib tests notebooks -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -282,6 +282,7 @@ X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
         ({"frozen_accuracy": "0.3"}, "not in 0..1"),
         ({"frozen_accuracy": [0.3]}, "not in 0..1"),
         ({"blocks": []}, "empty"),
+        ({"x": X.long().abs(), "model": Residual([nn.Embedding(9, 4)], nn.Flatten())}, "tokens"),
         ({"blocks": linear()}, "pass a list of modules"),
         ({"model": torch.relu}, "modules of an nn.Module"),
         ({"model": Unwatched([linear(), linear()], nn.Identity())}, "no gradient reaches"),

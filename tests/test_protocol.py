@@ -166,6 +166,18 @@ def test_training_fetches_the_pictures_it_needs(outputs, monkeypatch, profile, f
     assert calls == ["fetched"] * fetched + ["trained"]
 
 
+def test_pictures_are_fetched_for_an_identity_check_until_it_is_measured(outputs, monkeypatch):
+    calls, check = [], ("identity_check", "d256_L4")
+    monkeypatch.setattr(pipeline.fetch, "cifar10", lambda: calls.append("fetched"))
+    pipeline.train("quick", [check])
+    assert calls == ["fetched"]
+    monkeypatch.setenv(paths.RUNNER, "1")
+    monkeypatch.setattr(identity_rows.identity, "measure", lambda *_: {"ratio": 0.1})
+    identity_rows.rows(256, 4, params.parameters(*check, "quick")["seeds"], "quick")
+    pipeline.train("quick", [check])
+    assert calls == ["fetched"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["claims"], 0), (["claims", "--strict"], 141), (["train", "--dry-run"], 0), (["train"], 141)],

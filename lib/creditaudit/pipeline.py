@@ -5,7 +5,20 @@ Every step looks at what is there and does only what is left, so the whole can b
 
 from pathlib import Path
 
-from creditaudit import appendix, claims, cost, fetch, notebooks, params, paths, protocol, readme, stamps, sweep
+from creditaudit import (
+    appendix,
+    claims,
+    cost,
+    fetch,
+    identity_rows,
+    notebooks,
+    params,
+    paths,
+    protocol,
+    readme,
+    stamps,
+    sweep,
+)
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
 from creditaudit.yamlfile import nearest
@@ -55,11 +68,21 @@ def overruled(profile: str, pairs: Chosen) -> str | None:
 def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
     if note := overruled(profile, pairs):
         print(note)
-    if any(params.parameters(*pair, profile).get("data") == "cifar10" for pair in pairs):
-        fetch.cifar10()
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
+    if any(spec.data == "cifar10" for spec in store.missing(specs)) or _unmeasured(profile, pairs):
+        fetch.cifar10()
     trained = sweep.train_all(specs, store, jobs, device)
     print(f"training: {trained} runs trained, {len(specs) - trained} were there already")
+
+
+def _unmeasured(profile: str, pairs: Chosen) -> bool:
+    """Has an identity check, which trains nothing, still to look at the pictures?"""
+    checks = [params.parameters(*pair, profile) for pair in pairs if pair[0] == "identity_check"]
+    return any(
+        asked["data"] == "cifar10"
+        and not set(asked["seeds"]) <= identity_rows.stored(asked["width"], asked["depth"], profile).keys()
+        for asked in checks
+    )
 
 
 def dry_run(profile: str, pairs: Chosen, jobs: int) -> None:

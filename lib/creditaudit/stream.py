@@ -70,6 +70,8 @@ class Stream:
         if self.inside:
             raise ValueError("a block lies inside another one: name blocks that follow each other, blocks=[...]")
         state = _first_tensor(arguments, named)
+        if not state.is_floating_point():
+            raise ValueError(f"a block gets {state.dtype} (tokens?): name blocks after the embedding, blocks=[...]")
         if self.left is not None:
             self.handed_on.append(_equal(state, self.left))
         self.inside, self.next, self.strange = True, None, False
@@ -88,7 +90,7 @@ class Stream:
         given = [*arguments, *named.values()]
         if self.left is None or self.inside or self.next is not None or not isinstance(given and given[0], Tensor):
             return None
-        if given[0].shape != self.left.shape:
+        if given[0].shape != self.left.shape or not given[0].is_floating_point():
             return None
         if not (_equal(given[0], self.left) or _is_sum(given[0], self.state, self.left)):
             self.strange = True

@@ -49,7 +49,7 @@ class RunsFailed(RuntimeError):
     def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
         shown = list(dict.fromkeys(str(failure) for failure in failures))[:MOST_SHOWN]
         lines = "\n".join(f"  {failure}" for failure in shown)
-        super().__init__(f"{len(failures)} of {asked} runs failed, the others are saved:\n{lines}")
+        super().__init__(f"{len(failures)} of {asked} runs failed, the others were trained:\n{lines}")
         self.__cause__ = failures[0]
 
 
