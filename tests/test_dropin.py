@@ -236,6 +236,35 @@ def test_a_module_called_by_keyword_gets_the_stream_and_a_side_branch_is_not_mis
     assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
 
 
+class Branched(Residual):
+    """h + scale f(h), where a module does the scaling of the branch: the branch is not the stream."""
+
+    def __init__(self, count: int, scale: float) -> None:
+        super().__init__([linear() for _ in range(count)], nn.LayerNorm(16))
+        self.branch = nn.Dropout() if scale == 1 else nn.Linear(16, 16, bias=False)
+        if scale != 1:
+            self.branch.weight.data = scale * torch.eye(16)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + self.branch(block(x))
+        return self.head(self.after(x))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_module_in_the_branch_is_not_mistaken_for_what_follows_the_blocks(count):
+    torch.manual_seed(0)
+    net, x, y = Branched(count, scale=1).eval(), torch.randn(40, 16), Y.repeat(5)
+    seen, (norms, gradient) = creditaudit.audit(net, x, y), literal(net, x, y)
+    assert seen.h_norm == pytest.approx(norms, rel=1e-4)
+    assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
+
+
+def test_a_scaled_branch_is_refused_and_not_measured_as_if_it_were_the_stream():
+    with pytest.raises(ValueError, match=r"cannot be followed.*scaled skip"):
+        creditaudit.audit(Branched(3, scale=1e-5), X, Y)
+
+
 @pytest.mark.parametrize(("count", "skip"), [(1, False), (1, True), (3, True)])
 def test_a_last_state_that_no_module_gets_is_not_guessed(count, skip):
     with pytest.raises(ValueError, match=r"cannot be seen.*functional norm"):

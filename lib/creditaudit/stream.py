@@ -4,10 +4,12 @@ Norms are taken the moment a state passes, and every state that may serve as the
 works in place (`h += 1`, `nn.ReLU(inplace=True)`) would otherwise change what was seen, or where the gradient is taken.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+Handover = Literal["passed", "added", "other"]
 
 
 class Stream:
@@ -19,9 +21,10 @@ class Stream:
         self.shapes: list[torch.Size] = []
         self.state: Tensor | None = None  # what entered the last call
         self.left: Tensor | None = None  # what left it
-        self.next: Tensor | None = None  # the stream, as it entered a module after that call
-        self.strange = False  # something of the stream's shape entered one that is not the stream
-        self.handed_on: list[bool] = []  # did the next call get just what left?
+        self.passed: Tensor | None = None  # what left it, as it entered a module afterwards
+        self.added: Tensor | None = None  # that plus what had entered, as it entered a module: the skip is outside
+        self.strange = False  # something of the stream's shape entered one that is neither
+        self.handed_on: list[Handover] = []  # from each call to the next
         within = {module for block in blocks for module in block.modules()}
         self.others = [m for m in model.modules() if m not in within and not list(m.children())]
 
@@ -39,7 +42,7 @@ class Stream:
         """Row norms of h_0 .. h_L, [L+1, batch]."""
         if len(self.called) < len(self.blocks):
             raise ValueError("a block was not called: name the blocks yourself, blocks=[...]")
-        shapes = [*self.shapes, self.last().shape]
+        shapes = [*self.shapes, self.left.shape]
         if len(kinds := {tuple(shape[1:]) for shape in shapes}) > 1:
             raise ValueError(
                 f"the states differ in shape ({', '.join(map(str, sorted(kinds)))}), so their norms cannot be "
@@ -54,15 +57,23 @@ class Stream:
 
     def last(self) -> Tensor:
         """h_L, where the gradient is taken."""
-        if self.handed_on and all(self.handed_on):
+        if "other" in self.handed_on:
+            raise ValueError(
+                "a block gets neither what the one before it returned, nor that added to what had entered it, so the "
+                "stream cannot be followed: name blocks that return the stream, with whatever stands between them (a "
+                "scaled skip, a norm) inside, blocks=[...]"
+            )
+        if set(self.handed_on) == {"passed"}:
             return self.left
-        if self.next is not None:  # one block alone, or the skip is added outside
-            return self.next
+        if self.added is not None:
+            return self.added
+        if self.passed is not None and set(self.handed_on) != {"added"}:  # one block alone
+            return self.passed
         if self.strange or len(self.shapes) > 1:
             raise ValueError(
-                "the last state cannot be seen: no module after the blocks gets what the last one returned, nor that "
-                "added to what had entered it. Name blocks that return the stream, blocks=[...], or make what stands "
-                "between them and the next module (a functional norm, a scaled skip) a module"
+                "the last state cannot be seen: no module after the blocks gets what the last one returned, added to "
+                "what had entered it where the others' were. Name blocks that return the stream, blocks=[...], or make "
+                "what stands between them and the next module (a functional norm) a module"
             )
         return self.left  # one block, then pooled or flattened
 
@@ -73,8 +84,8 @@ class Stream:
         if not state.is_floating_point():
             raise ValueError(f"a block gets {state.dtype} (tokens?): name blocks after the embedding, blocks=[...]")
         if self.left is not None:
-            self.handed_on.append(_equal(state, self.left))
-        self.inside, self.next, self.strange = True, None, False
+            self.handed_on.append(self._relation(state) or "other")
+        self.inside, self.passed, self.added, self.strange = True, None, None, False
         self.state = state.detach().clone()  # code after the block may add to it in place
         self.called.add(block)
         self.entered.append(_row_norms(state))
@@ -88,17 +99,25 @@ class Stream:
 
     def _follow(self, _: nn.Module, arguments: tuple, named: dict[str, Any]) -> tuple[tuple, dict] | None:
         given = [*arguments, *named.values()]
-        if self.left is None or self.inside or self.next is not None or not isinstance(given and given[0], Tensor):
+        if self.left is None or self.inside or self.added is not None or not isinstance(given and given[0], Tensor):
             return None
         if given[0].shape != self.left.shape or not given[0].is_floating_point():
             return None
-        if not (_equal(given[0], self.left) or _is_sum(given[0], self.state, self.left)):
-            self.strange = True
+        relation = self._relation(given[0])
+        if relation is None or (relation == "passed" and self.passed is not None):
+            self.strange |= relation is None
             return None
-        self.next = _watched(given[0])
+        state = _watched(given[0])
+        setattr(self, relation, state)
         if arguments:
-            return (self.next.clone(), *arguments[1:]), named
-        return arguments, named | {next(iter(named)): self.next.clone()}
+            return (state.clone(), *arguments[1:]), named
+        return arguments, named | {next(iter(named)): state.clone()}
+
+    def _relation(self, state: Tensor) -> Literal["passed", "added"] | None:
+        """What a later tensor is to the last call; where it is both (not a number, or nothing entered), as before."""
+        fits = {"passed": _equal(state, self.left), "added": _is_sum(state, self.state, self.left)}
+        before = self.handed_on[-1] if self.handed_on else "passed"
+        return before if fits.get(before) else next((name for name, it_does in fits.items() if it_does), None)
 
 
 def _first_tensor(arguments: tuple, named: dict[str, Any]) -> Tensor:
