@@ -1,4 +1,7 @@
-"""Made-up run records in the real schema, for tests that need records but no training."""
+"""Made-up run records in the real schema, for tests that need records but no training.
+
+No two lists are alike, so that a metric which reads the wrong one, or the wrong layer, shows.
+"""
 
 from typing import Any
 
@@ -25,17 +28,22 @@ def make_record(
     final = {
         "test_accuracy": accuracy,
         "h_norm": h_norm,
-        "g_norm": [g_last] * states,
-        "g_norm_per_sample": [128 * g_last] * states,
+        "g_norm": [g_last * 2.0 ** (blocks - l) for l in range(states)],
+        "g_norm_per_sample": [128 * g_last * 2.0 ** (blocks - l) for l in range(states)],
         "growth": growth,
         "block_growth": [1.0] * (blocks - 1) + [growth],
-        **{name: [gamma] * blocks for name in ("gamma_in", "gamma_out", "gamma_in_clamped")},
+        "gamma_in": [gamma] * blocks,
+        "gamma_out": [gamma + 0.011] * blocks,
+        "gamma_in_clamped": [gamma - 0.013] * blocks,
         "gamma_undefined": [0] * blocks,
         "gamma_samples": 1280,
         "gamma_null": {"mean": 0.0, "std": 0.01, "draws": 32},
         "gamma_ceiling": [0.95] * blocks,
-        **{name: [rho] * blocks for name in ("rho_in", "rho_out", "rho_scaled_in")},
-        **{name: {"0.01": [-0.027] * blocks, "0.003": [-0.008] * blocks} for name in ("nudge_in", "nudge_out")},
+        "rho_in": [rho] * blocks,
+        "rho_out": [rho + 0.017] * blocks,
+        "rho_scaled_in": [rho - 0.019] * blocks,
+        "nudge_in": {"0.01": [-0.027] * blocks, "0.003": [-0.008] * blocks},
+        "nudge_out": {"0.01": [-0.029] * blocks, "0.003": [-0.009] * blocks},
         "stability": 0.1,
         "drift": [0.0] * (blocks - spec.k) + [0.5] * spec.k,
         "fresh_null": {"mean": 0.0, "std": 0.02, "draws": 8} if method in ("fa", "dfa") else None,

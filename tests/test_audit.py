@@ -64,6 +64,44 @@ def test_accuracy_and_cosine_are_fooled_where_the_diagnostics_are_not():
 
 
 @pytest.mark.parametrize(
+    ("said", "most"),
+    [
+        ([True, True, False], True),
+        ([False, False, None], False),
+        ([True, None, None], None),
+        ([True, False], None),
+        ([True, True, None, None], None),
+    ],
+)
+def test_a_majority_is_one_of_all_seeds_those_that_cannot_say_counted_in(said, most):
+    assert decisions.majority(said) is most
+
+
+def test_seeds_that_differ_are_told_as_such_everywhere():
+    grown = dict(zip(SEEDS, (6.0, 10.0, 60.0), strict=True))
+    made = [record for record in records(["bp"]) if record.spec.k == 0]
+    made += [as_record(method="bp", seed=seed, epochs=6, accuracy=0.6, growth=growth) for seed, growth in grown.items()]
+    assert "D1–D3 accept BP." in findings_audit.headline(runs_of(made))
+    assert "**BP (2 of 3 seeds) passes.**" in findings_audit.verdict_caption(tables_audit.per_run(runs_of(made)))
+    even = runs_of([record for record in made if record.spec.seed != 42])
+    assert "D1–D3 accept none, and are split between seeds on BP." in findings_audit.headline(even)
+    assert "**BP is split between seeds.**" in findings_audit.verdict_caption(tables_audit.per_run(even))
+    assert findings_audit.decision_reading(even) == "Seeds are split on every method."
+
+
+def test_a_seed_that_overflowed_is_counted_out_of_the_mean_and_told():
+    frame = pd.DataFrame({"growth": [None, 40.0, 45.0], "gain": [1.0, 2.0, 3.0]})
+    assert spreads.spread(frame, "growth", log=True) == "42 ± 0.04 (n=2)"
+    assert spreads.spread(frame, "gain", places=1) == "2.0 ± 1.0"
+
+
+def test_the_dark_band_is_that_of_one_block():
+    """The record's null is of a mean over L blocks."""
+    runs = runs_of([as_record(method="bp", depth=4, final={"gamma_null": {"mean": 0.0, "std": 0.001, "draws": 20}})])
+    assert tables_audit.null_band(runs)["per_sample"] == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
     ("looks", "verdict"),
     [
         ((0.60, 0.39, 4.0, 4e-4, 0.9), "PASS"),
@@ -96,8 +134,8 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
     assert decisions.conclusions(found, "D3")["fa"] is None and decisions.conclusions(found, "D1")["fa"] is True
     table = tables_audit.verdict_table(tables_audit.per_run(runs)).set_index("method")
     assert table.verdict["FA"].startswith("PASS(D1+D2), D3 open")
-    assert "FA waits for the frozen run" in findings_audit.verdict_caption(tables_audit.per_run(runs))
-    assert "cannot decide yet on FA" in findings_audit.headline(runs)
+    assert "FA waits for frozen runs" in findings_audit.verdict_caption(tables_audit.per_run(runs))
+    assert "accept BP, and wait for runs of FA." in findings_audit.headline(runs)
     lost_dfa = runs_of([record for record in records() if not (record.spec.method == "dfa" and record.spec.k == 0)])
     assert decisions.conclusions(tables_audit.pairs(lost_dfa), "D1–D3")["dfa"] is False  # D1 and D2 need no twin
     assert set(tables_audit.per_run(lost_dfa).query("method == 'dfa'").verdict) == {"FAIL(D1+D2), D3 open"}
@@ -131,7 +169,7 @@ def test_undefined_numbers_are_named_not_averaged():
     broken = as_record(method="dfa", final={"growth": None, "gamma_in": [None] * 4, "gamma_undefined": [1280] * 4})
     runs = runs_of([broken, as_record(method="dfa", k=0)])
     assert decisions.conclusions(tables_audit.pairs(runs), "accuracy + cosine") == {"dfa": False}
-    table = tables_audit.cosine_conventions(runs)
+    table = tables_audit.conventions(runs)
     assert table["undefined"].item() == "5120 of 5120" and table[r"$\Gamma$ (input)"].item() is None
 
 

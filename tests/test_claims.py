@@ -293,9 +293,9 @@ def test_summary_counts_and_warns_of_luck(tmp_path):
     result = judge(tmp_path, CELL, seeded([0.300, 0.303, 0.305]))
     found = claims.summary([result] * 40)
     assert (found.total, found.reproduced, found.bare) == (40, 40, 0)
-    assert found.luck == "chance decides at worst about 2.0 wrongly"
+    assert found.luck == "chance decides about 2.0 wrongly at worst"
     bare = judge(tmp_path, CELL | {"std": None}, seeded([0.300, 0.303, 0.305]))
-    assert "(1 of them take" in claims.summary([bare, result]).luck
+    assert "if the 1 means published without a std are exact" in claims.summary([bare, result]).luck
     assert "40 of them had the runs for a test" in found.sentence and "about 2.0 wrongly" in found.sentence
     assert list(claims.table([result])["verdict"]) == ["reproduced"]
 

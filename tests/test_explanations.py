@@ -28,12 +28,38 @@ def test_strict_wants_an_explanation_with_existing_records(tmp_path, monkeypatch
     result = judge(tmp_path, CELL, runs)
     evidence = Evidence(Store(tmp_path / "paper"), "paper")
     assert "no entry" in unexplained(["cell"], {}, evidence)[0]
-    lost = explained(tmp_path, result.claim, text="Because.", records=["lost"])
-    assert "'lost', which does not exist" in unexplained(["cell"], lost, evidence)[0]
     nobody = explained(tmp_path, result.claim, text="{a}", numbers={"a": {"metric": "test_accuracy", "method": "sb"}})
     assert "'a', of which no run exists" in unexplained(["cell"], nobody, evidence)[0]
-    found = explained(tmp_path, result.claim, text="Because.", records=[as_record(**runs[0]).spec.key])
+    ours = {"a": {"metric": "test_accuracy", "method": "dfa"}}
+    found = explained(tmp_path, result.claim, text="{a}", numbers=ours)
     assert unexplained(["cell"], found, evidence) == []
+
+
+@pytest.mark.parametrize(
+    ("holds", "off"),
+    [
+        ({"above": 0.40, "below": 0.41}, None),
+        ({"above": 0.41}, "accuracy is 0.4, not above 0.41"),
+        ({"below": "norm"}, None),
+        ({"above": "norm"}, "accuracy is 0.4, not above norm"),
+        ({"above": "cell"}, None),
+        ({"below": "cell"}, "accuracy is 0.4, not below cell"),
+    ],
+)
+def test_an_explanation_whose_words_are_not_true_says_so_and_explains_nothing(tmp_path, holds, off):
+    claim = judge(tmp_path, CELL, seeded([0.400, 0.403, 0.405])).claim
+    numbers = {
+        "accuracy": {"metric": "test_accuracy", "method": "dfa"},
+        "norm": {"metric": "h_norm", "method": "dfa", "layer": "L"},
+    }
+    words = {"text": "{accuracy}, {norm}", "numbers": numbers, "holds": [{"number": "accuracy", **holds}]}
+    why, evidence = explained(tmp_path, claim, **words), Evidence(Store(tmp_path / "paper"), "paper")
+    assert (f"do not bear this out: {off}." in why["cell"].told(evidence)) == (off is not None)
+    assert unexplained(["cell"], why, evidence) == (
+        [f"cell is explained by words that are not true: {off}"] if off else []
+    )
+    nothing = Evidence(Store(tmp_path / "quick"), "quick")
+    assert "accuracy is not known" in why["cell"].told(nothing)
 
 
 def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_path):
@@ -59,7 +85,10 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
         ({"claims": ["ladder.d256_L4.dfa.k44"]}, r"did you mean 'ladder\.d256_L4\.dfa\.k4'"),
         ({"text": "{a} and {b}"}, "only one of them has b"),
         ({"text": "nothing"}, "only one of them has a"),
-        ({"text": "so", "numbers": {}}, "needs evidence"),
+        ({"text": "so", "numbers": {}}, "at least 1 item"),
+        ({"holds": [{"number": "b", "above": 1}]}, "speaks of b"),
+        ({"holds": [{"number": "a"}]}, "above or below what"),
+        ({"holds": [{"number": "a", "above": "ladder.d256_L4.dfa.k44"}]}, r"did you mean 'ladder\.d256_L4\.dfa\.k4'"),
         ({"text": "{a:.3f}"}, "without a format"),
         ({"numbers": {"a": {"metric": "h_norm", "method": "dfa", "layer": 7}}}, "layer 7 is outside"),
         ({"numbers": {"a": {"metric": "g_norms", "method": "dfa"}}}, "not one number per run"),
@@ -80,9 +109,17 @@ def test_a_wrong_explanation_is_refused_with_its_reason(tmp_path, published, ent
         load_explanations(published, tmp_path / "why.yaml")
 
 
-def test_explanations_fit_the_claims(tmp_path, published):
-    load_explanations(published)
-    twice = {"claims": ["ladder.d256_L4.dfa.k4"] * 2, "text": "x", "records": ["y"]}
+def test_explanations_fit_the_claims_and_the_committed_records(tmp_path, published):
+    evidence = Evidence(Store(paths.ROOT / "outputs" / "paper"), "paper")
+    untrue = {
+        name: why._untrue(evidence) for name, why in load_explanations(published).items() if why.records(evidence)
+    }
+    assert not any(untrue.values()), untrue
+    twice = {
+        "claims": ["ladder.d256_L4.dfa.k4"] * 2,
+        "text": "{a}",
+        "numbers": {"a": {"metric": "test_accuracy", "method": "dfa"}},
+    }
     (tmp_path / "why.yaml").write_text(yaml.safe_dump([twice]))
     with pytest.raises(ClaimsError, match="explained twice"):
         load_explanations(published, tmp_path / "why.yaml")

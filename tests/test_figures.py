@@ -6,9 +6,11 @@ import matplotlib.pyplot as plt
 import pytest
 
 from creditaudit import (
+    answers,
     claims,
     figures,
     findings,
+    findings_identity,
     findings_ladder,
     identity_rows,
     overview,
@@ -58,7 +60,7 @@ def test_identity_draws(seeds, tmp_path, monkeypatch):
     fig = figures.identity(tidy)
     fig.canvas.draw()
     plt.close(fig)
-    assert f"n = {len(seeds)} seed" in findings.identity_reading(tidy)
+    assert f"n = {len(seeds)} seed" in findings_identity.reading(tidy)
 
 
 def test_every_method_has_its_own_look():
@@ -89,14 +91,14 @@ def test_the_ladder_says_what_the_records_say():
 
 
 def test_the_first_answer_follows_the_records():
-    answer = findings.depth_answer([CASES["three seeds"]])
+    answer = answers.depth([CASES["three seeds"]])
     assert "**helps BP**: +20.0 pp" in answer and "**does not help DFA**: −10.0 pp" in answer
     gains = {"here": [4.0, 4.5, 5.0], "there": [0.5, -0.1, 4.6]}
     said = "**helps FA at here and may or may not help it at there**: +4.5 pp and +1.7 pp (90 % interval −2.6 to +6.0)"
-    assert findings._worth("fa", gains) == said
-    partial = findings.depth_answer([CASES["rungs missing"]])
+    assert answers._worth("fa", gains) == said
+    partial = answers.depth([CASES["rungs missing"]])
     assert "Preliminary: 4 of 18 runs at $d=256$, $L=2$ are missing (`make train PROFILE=paper" in partial
-    assert "Not yet decided: 18 of 18 runs are missing" in findings.depth_answer([LOST])
+    assert "Not yet decided: 18 of 18 runs are missing" in answers.depth([LOST])
 
 
 def penalty_runs(after: float, g_after: float = 1e-6) -> Runs:
@@ -110,11 +112,50 @@ def penalty_runs(after: float, g_after: float = 1e-6) -> Runs:
 
 
 def test_what_the_penalty_fixes_depends_on_the_records():
-    unused = findings.penalty_answer(penalty_runs(0.36), 0.01)
+    unused = answers.penalty(penalty_runs(0.36), 0.01)
     assert "repairs D1 (scale) and D2 (reference)" in unused
     assert "gain less than the 2 pp" in unused and "+1.0 pp against leaving" in unused
-    assert "gain the 2 pp that D3 asks for" in findings.penalty_answer(penalty_runs(0.40), 0.01)
-    assert "D2 still fails" in findings.penalty_answer(penalty_runs(0.36, g_after=1e-8), 0.01)
+    assert "gain the 2 pp that D3 asks for" in answers.penalty(penalty_runs(0.40), 0.01)
+    assert "D2 still fails" in answers.penalty(penalty_runs(0.36, g_after=1e-8), 0.01)
+    nobody = penalty_runs(0.36).only(method="bp")
+    assert "do not have DFA" in answers.penalty(nobody, 0.01) and "0 of" not in answers.penalty(nobody, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (["D1"], [], "it repairs D1 (scale)"),
+        (["D1"], ["D2"], "it repairs D1 (scale), it breaks D2 (reference)"),
+        (["D1", "D2"], ["D2"], "it repairs D1 (scale), D2 still fails"),
+        (["D1", "D2"], ["D1", "D2"], "it repairs neither D1 nor D2, D1 and D2 still fail"),
+        ([], [], "without it neither D1 nor D2 fails after 30 epochs, so there is nothing to repair"),
+    ],
+)
+def test_what_was_repaired_what_is_left_and_what_broke(before, after, said):
+    assert answers._repaired(before, after, 30) == said
+    assert answers._repaired([], ["D1"], 4).endswith("nothing to repair, and it breaks D1 (scale)")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "cosine", "said"),
+    [
+        (0.35, 0.98, "because the untrained stack is nearly the identity"),
+        (0.35, 0.30, "nearly the identity is not the reason"),
+        (0.11, 0.98, "it is not clearly above it"),
+    ],
+)
+def test_why_the_frozen_network_is_above_chance_is_said_where_it_is(tmp_path, monkeypatch, accuracy, cosine, said):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setenv(paths.RUNNER, "1")
+    monkeypatch.setattr(identity_rows.identity, "measure", lambda *_: {"deviation": 0.2, "cosine": cosine})
+    made = [as_record(method="dfa", k=0, accuracy=accuracy)]
+    identity_rows.rows(made[0].spec.width, made[0].spec.depth, [42], "paper")
+    assert said in answers.frozen(Runs([made[0].spec], made, "paper", "depth_ladder", "d256_L4"))
+
+
+def test_two_points_by_the_rule_are_two_points_in_words():
+    assert 100 * (0.57 - 0.55) < 2 and findings.helps([100 * (0.57 - 0.55)]) == "helps"
+    assert findings.helps([1.99]) == "does not help"
 
 
 def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
@@ -148,14 +189,14 @@ def test_a_contradiction_is_told_with_its_explanation(monkeypatch):
     result = claims.Result(
         claim.id, claim.statement, claim.kind, claim.expected, claim.margin, 0.2, None, 3, "contradicted", "", "", claim
     )
-    known = Explanation(
-        entry=Entry(claims=[claim.id], text="The draw order differs.", records=["identity"]), settings={}
-    )
+    numbers = {"a": {"metric": "test_accuracy", "method": "bp"}}
+    entry = Entry(claims=[claim.id], text="The draw order differs, {a}.", numbers=numbers)
+    known = Explanation(entry=entry, settings={"a": claim.setting}, published={})
     monkeypatch.setattr(overview, "load_explanations", lambda _: {})
     assert "Not explained yet." in overview.contradictions("smoke", [result])
     monkeypatch.setattr(overview, "load_explanations", lambda _: {claim.id: known})
     text = overview.contradictions("smoke", [result, result])
-    assert text.count(f"`{claim.id}`") == 2 and text.count("The draw order differs. Evidence: `identity`.") == 1
+    assert text.count(f"`{claim.id}`") == 2 and text.count("The draw order differs, (not run). Evidence: no run") == 1
 
 
 def noisy_ladder(*rungs: list[float]) -> Runs:

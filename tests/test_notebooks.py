@@ -96,9 +96,10 @@ def test_wrong_places_are_named(project):
         ("smoke: {sample: {set_name: a}}", "set_name is the command's to choose"),
         ("smoke: {sample: 3}", "smoke, sample: must be a mapping"),
         ("smoke: [1]", "smoke must be a mapping"),
+        ("smoke: {}\nquick: {sample/d256_L4: {raet: 1.0}}", "no parameter 'raet': did you mean 'rate'"),
     ],
 )
-def test_a_profile_cannot_redirect_a_notebook_to_other_records(project, text, message):
+def test_a_wrong_entry_of_any_profile_is_refused(project, text, message):
     (paths.PARAMS / "profiles.yaml").write_text(text)
     with pytest.raises(ParameterError, match=message):
         params.parameters("sample", "d256_L4", "smoke")

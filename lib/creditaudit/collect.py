@@ -191,9 +191,9 @@ def _short(spec: RunSpec) -> str:
 def _commits(records: list[Record]) -> str:
     """Every commit once; one dirty record marks its commit."""
     marks: dict[str, bool] = {}
-    for record in records:
-        mark = record.provenance["commit"][:10]
-        marks[mark] = marks.get(mark, False) or record.provenance.get("dirty", False)
+    for maker in _makers(records):
+        mark = maker["commit"][:10]
+        marks[mark] = marks.get(mark, False) or maker.get("dirty", False)
     return ", ".join(f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items()))
 
 
@@ -203,4 +203,9 @@ def _machines(records: list[Record]) -> str:
         threads = f"{origin.get('threads', 1)} thread{'s' if origin.get('threads', 1) != 1 else ''}"
         return ", ".join(filter(None, [origin.get("device", "cpu"), cpu, threads, f"torch {origin.get('torch', '?')}"]))
 
-    return "; ".join(sorted({describe(record.provenance) for record in records}))
+    return "; ".join(sorted({describe(maker) for maker in _makers(records)}))
+
+
+def _makers(records: list[Record]) -> list[dict[str, Any]]:
+    """Where the runs were trained: to their end, and before an interruption."""
+    return [maker for record in records for maker in (record.provenance, *record.provenance.get("resumed_from", []))]

@@ -19,7 +19,7 @@ from creditaudit.spreads import as_table
 ABOVE_CHANCE = 2.0  # times chance: what "it learns" usually means
 ABOVE_NULL = 3.0  # standard deviations above credit that knows nothing: what "it aligns" usually means
 
-Answer = bool | None  # None: the run that would answer is missing
+Answer = bool | None  # None: the run that would answer is missing, or seeds are split
 Pair = tuple[Record, Record | None]  # a run and its frozen twin (k = 0)
 
 
@@ -37,7 +37,7 @@ def learns(record: Record, frozen: Record | None = None) -> bool:
 
 
 def learns_and_aligns(record: Record, frozen: Record | None = None) -> bool:
-    """Gamma as usually reported, averaged over all blocks. An undefined mean is no alignment."""
+    """Gamma as usually reported, averaged over *all* blocks, FA's exact last one too. An undefined mean is none."""
     gamma = read("gamma", record)
     return learns(record) and gamma is not None and gamma > ABOVE_NULL * ignorance(record)
 
@@ -45,8 +45,9 @@ def learns_and_aligns(record: Record, frozen: Record | None = None) -> bool:
 def ignorance(record: Record) -> float:
     """Std of Gamma for credit that knows nothing but, like real credit, is alike for all samples.
 
-    Measured with fresh feedback matrices where a method has them. Else one random direction for all samples: 1/sqrt(d)
-    for a block, independent between blocks. (A random direction per *sample* averages out to a far smaller null.)
+    Measured with fresh feedback matrices where a method has them: over the deep blocks that such a matrix drives, fewer
+    than Gamma averages, so it is if anything too wide. Else one random direction for all samples: 1/sqrt(d) for a
+    block, independent between blocks. (A random direction per *sample* averages out to a far smaller null.)
     """
     fresh = (record.final.get("fresh_null") or {}).get("std")
     return fresh or one_direction(record)
@@ -83,7 +84,7 @@ CRITERIA = (
     Criterion(
         "accuracy + cosine",
         f"the same, and $\\Gamma$ over all blocks more than {ABOVE_NULL:g} std above credit that knows nothing "
-        "(fresh feedback matrices; $1/\\sqrt{dL}$ where a method has none)",
+        "(fresh feedback matrices, over the blocks behind the first; $1/\\sqrt{dL}$ where a method has none)",
         learns_and_aligns,
     ),
     Criterion("D1", f"no block grows the stream more than {D1_LIMIT:g}-fold", scale_is_stable),
@@ -114,15 +115,20 @@ def table(pairs: Sequence[Pair]) -> pd.DataFrame:
     tidy, rows = answers(pairs), []
     for method in dict.fromkeys(tidy["method"]):
         said = {c.name: _said(tidy, method, c.name) for c in CRITERIA}
-        row = {"method": style.name(method)} | {name: _votes(votes) for name, votes in said.items()}
+        row = {"method": style.name(method)} | {name: _votes(each) for name, each in said.items()}
         rows.append(row | {"so the usual reading": _lesson(said[USUAL], said[TOGETHER])})
     return as_table(rows)
 
 
 def conclusions(pairs: Sequence[Pair], criterion: str) -> dict[str, Answer]:
-    """method -> what most seeds say; None where they are split or cannot say."""
+    """method -> what most seeds say; None where they are split or too many cannot say."""
+    return {method: majority(said) for method, said in votes(pairs, criterion).items()}
+
+
+def votes(pairs: Sequence[Pair], criterion: str) -> dict[str, list[Answer]]:
+    """method -> what each seed says."""
     tidy = answers(pairs)
-    return {method: _majority(_said(tidy, method, criterion)) for method in dict.fromkeys(tidy["method"])}
+    return {method: _said(tidy, method, criterion) for method in dict.fromkeys(tidy["method"])}
 
 
 def misled(pairs: Sequence[Pair]) -> list[str]:
@@ -135,22 +141,21 @@ def _said(tidy: pd.DataFrame, method: str, criterion: str) -> list[Answer]:
     return list(tidy.loc[(tidy["method"] == method) & (tidy["criterion"] == criterion), "says"])
 
 
-def _majority(votes: list[Answer]) -> Answer:
-    yes, no = votes.count(True), votes.count(False)
-    return None if yes == no else yes > no
+def majority(said: Sequence[Answer]) -> Answer:
+    """What more than half of the seeds say, those that cannot say counted in."""
+    return next((answer for answer in (True, False) if 2 * list(said).count(answer) > len(said)), None)
 
 
-def _votes(votes: list[Answer]) -> str:
-    yes, no = votes.count(True), votes.count(False)
+def _votes(said: list[Answer]) -> str:
+    yes, no = said.count(True), said.count(False)
     if not yes + no:
         return "?"
-    majority = max(yes, no)
     answer = "split" if yes == no else "yes" if yes > no else "**no**"
-    return f"{answer} {majority}/{yes + no}"
+    return f"{answer} {max(yes, no)}/{len(said)}"
 
 
 def _lesson(usual: list[Answer], together: list[Answer]) -> str:
-    verdict = _majority(usual), _majority(together)
+    verdict = majority(usual), majority(together)
     if None in verdict:
         return "undecided"
     return {

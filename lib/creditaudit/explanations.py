@@ -2,9 +2,11 @@
 
 An entry explains one or more claims. `{name}` in its text stands for a quantity under `numbers`, written as in
 claims.yaml and taken from the set of the entry's first claim, or from the `set` it names. The runs behind the numbers
-are the evidence.
+are the evidence. Words compare, too ("larger", "near chance"): what they say stands under `holds`, and an explanation
+of which that is no longer true says so, and explains nothing.
 """
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from string import Formatter
@@ -17,7 +19,7 @@ from creditaudit import paths, yamlfile
 from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside
 from creditaudit.evidence import Evidence, Undecidable, natural
 from creditaudit.metrics import METRICS
-from creditaudit.report import scatter, written
+from creditaudit.report import digits, scatter, written
 from creditaudit.yamlfile import nearest
 
 
@@ -35,13 +37,45 @@ class Number(Quantity):
         return self
 
 
+class Comparison(Strict):
+    """What the words say of a number: its mean lies above, below, or between.
+
+    A bound is a value, the name of another number, or the id of a claim: what the study published.
+    """
+
+    number: str
+    above: float | str | None = None
+    below: float | str | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.above is None and self.below is None:
+            raise ValueError(f"what holds of {self.number!r}: above or below what?")
+        return self
+
+    def fails(self, means: dict[str, float]) -> str | None:
+        """Why it does not hold; a number that is not there compares with nothing."""
+        value = means.get(self.number, math.nan)
+        above, below = (
+            means.get(bound, math.nan) if isinstance(bound, str) else bound for bound in (self.above, self.below)
+        )
+        if (above is None or value > above) and (below is None or value < below):
+            return None
+        asked = [
+            f"{word} {bound}" for word, bound in (("above", self.above), ("below", self.below)) if bound is not None
+        ]
+        return (
+            f"{self.number} {'is not known' if math.isnan(value) else f'is {digits(value)}'}, not {' and '.join(asked)}"
+        )
+
+
 class Entry(Strict):
     """One paragraph of explanations.yaml."""
 
     claims: list[str] = Field(min_length=1)
     text: str = Field(min_length=1)
-    numbers: dict[str, Number] = Field(default_factory=dict)
-    records: list[str] = Field(default_factory=list)  # further evidence: keys of runs, or `identity`
+    numbers: dict[str, Number] = Field(min_length=1)
+    holds: list[Comparison] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -51,47 +85,67 @@ class Entry(Strict):
         named = {name for _, name, _, _ in fields}
         if odd := sorted(named ^ set(self.numbers)):
             raise ValueError(f"text and numbers must name the same things, but only one of them has {', '.join(odd)}")
-        if not self.numbers and not self.records:
-            raise ValueError("an explanation needs evidence: numbers, or records")
+        if unknown := sorted({line.number for line in self.holds} - set(self.numbers)):
+            raise ValueError(f"holds speaks of {', '.join(unknown)}, which is not among the numbers")
         return self
+
+    def bounds(self) -> set[str]:
+        """What `holds` compares with, by name."""
+        return {bound for line in self.holds for bound in (line.above, line.below) if isinstance(bound, str)}
 
 
 class Explanation(Strict):
-    """An entry, with the settings of the sets its numbers come from."""
+    """An entry, with the settings of the sets its numbers come from and the published values it compares with."""
 
     entry: Entry
     settings: dict[str, Setting]
+    published: dict[str, float]
 
     def told(self, evidence: Evidence) -> str:
         """The paragraph, its numbers read from the records, and the runs they come from."""
         numbers = {name: self._number(name, evidence) for name in self.entry.numbers}
         shown = ", ".join(f"`{key}`" for key in self.records(evidence)) or "no run of this profile"
-        return f"{self.entry.text.strip().format(**numbers)} Evidence: {shown}."
+        off = self._untrue(evidence)
+        doubt = f" **These runs do not bear this out: {'; '.join(off)}.**" if off else ""
+        return f"{self.entry.text.strip().format(**numbers)}{doubt} Evidence: {shown}."
 
     def records(self, evidence: Evidence) -> list[str]:
         keys = [record.spec.key for name in self.entry.numbers for record in self._runs(name, evidence).values()]
-        return list(dict.fromkeys(self.entry.records + keys))
+        return list(dict.fromkeys(keys))
 
     def problems(self, evidence: Evidence) -> list[str]:
-        """What is named as evidence and is not there."""
-        lost = [f"record {key!r}, which does not exist" for key in self.entry.records if not _exists(key)]
-        return lost + [
-            f"{name!r}, of which no run exists" for name in self.entry.numbers if not self._runs(name, evidence)
-        ]
+        """What is named as evidence and is not there, or does not say what the words say."""
+        lost = [f"{name!r}, of which no run exists" for name in self.entry.numbers if not self._runs(name, evidence)]
+        return lost or [f"words that are not true: {why}" for why in self._untrue(evidence)]
+
+    def _untrue(self, evidence: Evidence) -> list[str]:
+        """What `holds` says and the runs do not."""
+        means = {
+            name: natural(np.mean(values), self.entry.numbers[name])
+            for name in self.entry.numbers
+            if (values := self._values(name, evidence))
+        }
+        return [why for line in self.entry.holds if (why := line.fails(self.published | means))]
 
     def _runs(self, name: str, evidence: Evidence) -> dict:
         quantity, setting = self.entry.numbers[name], self.settings[name]
         return evidence.seeds(quantity, setting, quantity.epochs or setting.epochs)
 
+    def _values(self, name: str, evidence: Evidence) -> list[float] | None:
+        """One per seed, as compared; None where a run has none."""
+        try:
+            return [
+                evidence.value(self.entry.numbers[name], self.settings[name], seed)
+                for seed in sorted(self._runs(name, evidence))
+            ]
+        except Undecidable:
+            return None
+
     def _number(self, name: str, evidence: Evidence) -> str:
         """Mean and std over seeds (decades for norms), and n."""
-        quantity, setting = self.entry.numbers[name], self.settings[name]
-        try:
-            values = [evidence.value(quantity, setting, seed) for seed in sorted(self._runs(name, evidence))]
-        except Undecidable:
-            return "(undefined)"
+        quantity, values = self.entry.numbers[name], self._values(name, evidence)
         if not values:
-            return "(not run)"
+            return "(not run)" if values is not None else "(undefined)"
         mean = written(natural(np.mean(values), quantity), quantity)
         if len(values) == 1:
             return f"{mean} (n=1)"
@@ -127,11 +181,17 @@ def _settled(entry: Entry, claims: list[Claim]) -> Explanation:
             raise ClaimsError(f"number {name!r}: no set {place!r}{nearest(place, by_place)}")
         settings[name] = by_place[place]
         inside(quantity, settings[name])
-    return Explanation(entry=entry, settings=settings)
+    single = {name: claim.expected for name, claim in by_id.items() if isinstance(claim.expected, float)}
+    published = {}
+    for bound in entry.bounds() - set(entry.numbers):
+        if bound not in single:
+            raise ClaimsError(f"holds: no number and no claim of one value {bound!r}{nearest(bound, single)}")
+        published[bound] = single[bound]
+    return Explanation(entry=entry, settings=settings, published=published)
 
 
 def unexplained(contradicted: Iterable[str], known: dict[str, Explanation], evidence: Evidence) -> list[str]:
-    """One sentence per contradicted claim without an explanation that points to existing records."""
+    """One sentence per contradicted claim without an explanation that its runs bear out."""
     problems = []
     for claim in contradicted:
         if claim not in known:
@@ -139,9 +199,3 @@ def unexplained(contradicted: Iterable[str], known: dict[str, Explanation], evid
         else:
             problems += [f"{claim} is explained by {lost}" for lost in known[claim].problems(evidence)]
     return problems
-
-
-def _exists(key: str) -> bool:
-    """A run of whichever profile, or the identity check."""
-    where = "*/identity.json" if key == "identity" else f"*/runs/{key}.json"
-    return any(paths.OUTPUTS.glob(where))

@@ -15,9 +15,11 @@ from creditaudit.diagnosis import (
     D3_GAIN,
     OPEN,
     STABILITY_DRIFT,
+    depth_is_used,
     reference_is_valid,
     scale_is_stable,
 )
+from creditaudit.diagnostics import RHO_EPS, RHO_RELATIVE_EPS
 from creditaudit.findings import listed, undecided
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, decades, named_means, sample_note, scatter_note, spread
@@ -35,9 +37,7 @@ def headline(runs: Runs) -> str:
     found, rows = pairs(runs), per_run(runs)
     usual, together = (decisions.conclusions(found, name) for name in (decisions.USUAL, decisions.TOGETHER))
     misled = decisions.misled(found)
-    waiting = [style.name(method) for method, answer in together.items() if answer is None]
-    verdict = f"Accuracy and cosine would accept {_accepted(usual)}; D1–D3 accept {_accepted(together)}"
-    verdict += f", and cannot decide yet on {listed(waiting)}." if waiting else "."
+    verdict = f"Accuracy and cosine would accept {_accepted(usual)}; D1–D3 accept {_accepted(together)}{_open(found)}."
     if not misled:
         return f"{verdict} In these runs no method that the former accept is refused by the latter."
     cases = [f"- {_case(method, rows[rows.method == method])}" for method in misled]
@@ -46,6 +46,17 @@ def headline(runs: Runs) -> str:
 
 def _accepted(answers: dict[str, bool | None]) -> str:
     return listed([style.name(method) for method, answer in answers.items() if answer]) or "none"
+
+
+def _open(found: list[decisions.Pair]) -> str:
+    """On whom D1 to D3 do not decide: for want of runs, or because seeds differ."""
+    said = decisions.votes(found, decisions.TOGETHER)
+    undecided_on = {method: each for method, each in said.items() if decisions.majority(each) is None}
+    waiting = [style.name(method) for method, each in undecided_on.items() if None in each]
+    split = [style.name(method) for method, each in undecided_on.items() if None not in each]
+    told = [f"wait for runs of {listed(waiting)}"] if waiting else []
+    told += [f"are split between seeds on {listed(split)}"] if split else []
+    return f", and {listed(told)}" if told else ""
 
 
 def _case(method: str, own: pd.DataFrame) -> str:
@@ -58,11 +69,14 @@ def _case(method: str, own: pd.DataFrame) -> str:
     if g_last.isna().any() or g_last.min() < D2_FLOOR:
         worst = "not finite" if g_last.isna().any() else f"down to {digits(g_last.min())}"
         wrong.append(f"the reference gradient is {worst} (D2{seed})")
-    if gain.min() < 100 * D3_GAIN:
+    if not depth_is_used(gain.min() / 100):
         wrong.append(f"training its blocks changes accuracy by {spread(own, 'gain', places=1, signed=True)} pp (D3)")
     looks = f"accuracy {spread(own, 'accuracy')} and $\\Gamma$ = {spread(own, 'gamma')} look like learning"
-    driven = f" Its blocks were driven by DFA up to epoch {last}." if (last := warm_up_epochs(own)) else ""
+    driven = f" Its blocks were driven by DFA for {_WARM} of its steps." if warm_up_epochs(own) else ""
     return f"**{style.name(method)}** is misjudged: {looks}, but {listed(wrong)}; {sample_note(own)}.{driven}"
+
+
+_WARM = f"the first {100 * CREDIT_BRIDGE.warm_up:g} %"
 
 
 def warm_up_epochs(rows: pd.DataFrame) -> int:
@@ -77,11 +91,11 @@ def warm_up(epochs: pd.DataFrame) -> str:
     if not (last := warm_up_epochs(own)):
         return "Credit Bridge has no run here."
     told = (
-        f"Credit Bridge begins with a warm-up, whose length is our choice: up to epoch {last} of {own.epochs.iloc[0]} "
-        "DFA drives its blocks while the value net learns"
+        f"Credit Bridge begins with a warm-up, whose length is our choice: for {_WARM} of the steps, up to epoch "
+        f"{last} of {own.epochs.iloc[0]}, DFA drives its blocks while the value net learns"
     )
     if last == own.epochs.iloc[0]:
-        return f"{told}. Here that is the whole run."
+        return f"{told}. So few epochs do not show what it makes of the rest."
     switch, end = (own[own.epoch == epoch] for epoch in (last, own.epochs.iloc[0]))
     norms = [f"{name} {_typical(at, 'h_last', 'not finite')}" for name, at in (("then", switch), ("at the end", end))]
     return (
@@ -147,18 +161,28 @@ def verdict_caption(rows: pd.DataFrame) -> str:
 
 
 def _passing(rows: pd.DataFrame) -> str:
-    """Who passes in every seed, who fails in one, and for whom the frozen run is still missing."""
-    groups: dict[str, list[str]] = {"pass": [], "fail": [], "open": []}
+    """Who passes and who fails in most seeds, and who cannot be judged yet."""
+    waits, split = "waits for frozen runs", "is split between seeds"
+    groups: dict[str, list[str]] = {"passes": [], "fails": [], waits: [], split: []}
     for method, own in by_method(rows):
-        failed, waits = own.verdict.str.startswith("FAIL").any(), own.verdict.str.contains(OPEN).any()
-        groups["fail" if failed else "open" if waits else "pass"].append(style.name(method))
-    verbs = {"pass": ("passes", "pass"), "fail": ("fails", "fail"), "open": ("waits", "wait")}
-    clauses = [
-        f"{listed(names)} {verbs[group][len(names) > 1]}" + (" for the frozen run" if group == "open" else "")
-        for group, names in groups.items()
-        if names
-    ]
+        said = [_passed(verdict) for verdict in own.verdict]
+        most = decisions.majority(said)
+        agree = f" ({said.count(most)} of {len(said)} seeds)" if most is not None and set(said) != {most} else ""
+        verb = {True: "passes", False: "fails", None: waits if None in said else split}[most]
+        groups[verb].append(style.name(method) + agree)
+    clauses = [_conjugated(names, verb) for verb, names in groups.items() if names]
     return ", ".join(clauses) or "No run has finished yet"
+
+
+def _passed(verdict: str) -> decisions.Answer:
+    return False if verdict.startswith("FAIL") else None if OPEN in verdict else True
+
+
+def _conjugated(names: list[str], verb: str) -> str:
+    """BP passes; BP and FA pass."""
+    first, _, rest = verb.partition(" ")
+    many = {"passes": "pass", "fails": "fail", "waits": "wait", "is": "are"}[first]
+    return " ".join(filter(None, [listed(names), first if len(names) == 1 else many, rest]))
 
 
 def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
@@ -170,6 +194,14 @@ def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
         "block's *input*; $\\rho$ and nudging in float64; a useful nudge is negative, drawn in decades both ways "
         f"(means, {scatter_note(rows)}). Grey, ±2 std of credit that knows nothing: light, one random direction for "
         "all samples, $2/\\sqrt{d}$; dark, one for each sample."
+    )
+
+
+def conventions_caption() -> str:
+    return (
+        "Readings of the same credit, means over blocks, ± std over $n$ seeds (ddof 1): four cosines, and how many "
+        f"were undefined; $\\rho$ with the study's step, $10^{{{math.log10(RHO_EPS):.0f}}}$, and with one of "
+        f"$10^{{{math.log10(RHO_RELATIVE_EPS):.0f}}}$ of the state's norm, which an exploded state feels too."
     )
 
 
@@ -195,17 +227,18 @@ def side_readings(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     ]
     last = epochs[epochs.epoch == epochs.epochs].dropna(subset=["credit_resolution"])
     if len(last):
-        worst = [min(states) for states in last.credit_resolution]
+        cosines = [cosine for states in last.credit_resolution for cosine in states]
+        worst = "undefined for some states" if None in cosines else f"{min(cosines):.3f} for the worst state and seed"
         told.append(
-            f"EP trains on a small difference of states in float32: with the same in float64 its credit has a cosine "
-            f"of at least {min(worst):.3f} at the end (the worst state, n = {len(worst)})."
+            f"EP trains on a small difference of states in float32: with the same in float64 its credit has a cosine, "
+            f"averaged over the last epoch's last batch, of {worst} (n = {len(last)})."
         )
     return " ".join(told)
 
 
 def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     """Does a better prediction of the state come with good credit?"""
-    error = epochs.dropna(subset=["state_error"]).sort_values("epoch")
+    error = epochs[epochs.method == "sb"].sort_values("epoch")
     order = list(summarise(rows, ["method"], "accuracy").sort_values("mean").method)
     return (
         f"**{_state_finding(error, order)}.** Left, the error "
@@ -217,14 +250,17 @@ def state_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 def _state_finding(error: pd.DataFrame, order: list[str]) -> str:
     """`order`: the methods, from the worst accuracy to the best."""
-    fall, later = _falls(error.state_error, error.seed).mean(), _fall_from_later_states(error)
+    falls, later = _falls(error.state_error, error.seed), _fall_from_later_states(error)
+    fall = float(np.exp(np.log(falls).mean(skipna=False)))
     place = order.index("sb") + 1
     where = "the worst" if place == 1 else f"number {place} of {len(order)} from the bottom"
-    moral = "predicting the state is not assigning credit" if place <= len(order) / 2 else "here the two go together"
+    moral = "whether predicting the state would assign credit stays open"
     if len(order) == 1:
         where, moral = "all there is yet", "nothing to compare with"
-    elif fall < ERROR_FALLS:
-        moral = "whether predicting the state would assign credit stays open"
+    elif (falls >= ERROR_FALLS).all() and place == 1:
+        moral = "predicting the state is not assigning credit"
+    elif (falls >= ERROR_FALLS).all() and set(order[place:]) <= {"bp"}:
+        moral = "here the two go together"
     but = f" on average over states (from each but $h_0$ it falls at least {digits(later)}-fold)"
     moved = _moved(fall) + (but if later >= ERROR_FALLS > fall else "")
     return f"State Bridge's error {moved} and its accuracy is {where}: {moral}"
@@ -232,17 +268,17 @@ def _state_finding(error: pd.DataFrame, order: list[str]) -> str:
 
 def _falls(errors: pd.Series, seeds: pd.Series) -> pd.Series:
     """First epoch's error over the last's, for every seed."""
-    ends = errors.astype(float).groupby(seeds).agg(["first", "last"])
-    return ends["first"] / ends["last"]
+    return errors.astype(float).groupby(seeds).agg(lambda own: own.iloc[0] / own.iloc[-1])
 
 
 def _fall_from_later_states(error: pd.DataFrame) -> float:
-    """The smallest fall, in any seed, among the predictions from h_1, h_2, ...; 0 where they were not logged."""
+    """The smallest fall, in any seed, among the predictions from h_1, h_2, ...; 0 where one is unknown."""
     logged = error.dropna(subset=["state_error_layers"])
     if logged.empty:
         return 0.0
     by_state = pd.DataFrame(logged.state_error_layers.tolist(), index=logged.index).iloc[:, 1:]
-    return min((_falls(by_state[state], logged.seed).min() for state in by_state), default=0.0)
+    falls = [fall for state in by_state for fall in _falls(by_state[state], logged.seed)]
+    return min(falls) if falls and all(map(math.isfinite, falls)) else 0.0
 
 
 def _by_layer(error: pd.DataFrame) -> str:
@@ -256,6 +292,8 @@ def _by_layer(error: pd.DataFrame) -> str:
 
 
 def _moved(fall: float) -> str:
+    if not math.isfinite(fall):
+        return "is not finite throughout"
     if 1 / 1.05 < fall < 1.05:
         return "hardly changes"
     return f"falls {digits(fall)}-fold" if fall >= 1 else f"grows {digits(1 / fall)}-fold"
@@ -268,7 +306,7 @@ def decision_reading(runs: Runs) -> str:
         m: answer for m, answer in decisions.conclusions(found, decisions.TOGETHER).items() if answer is not None
     }
     if not standard:
-        return f"The table is {undecided(runs)}."
+        return f"The table is {undecided(runs)}." if runs.missing else "Seeds are split on every method."
     lines = []
     for criterion in decisions.CRITERIA[:-1]:
         said = decisions.conclusions(found, criterion.name)

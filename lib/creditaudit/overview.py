@@ -25,8 +25,10 @@ REASONS = {  # what stands in a reason -> what it means
     "needs profile paper": "only the paper profile can decide them",
     "the interval crosses the line, and": "the mean lies so close to the line, or the published value is so uncertain, "
     f"that not even {MOST_SEEDS} seeds would decide",
-    "the interval crosses the line; about": "the 90 % interval crosses the line (the edge of the margin; for a shape, "
-    "zero), and more seeds would decide",
+    "the interval crosses the line; about": "the 90 % interval crosses the line (the edge of the margin, or what the "
+    "claim says is not passed), and more seeds would decide",
+    "chances to fail ask for": "one of their several statements fails, but not clearly enough for so many chances to "
+    "fail, and more seeds would decide",
     "one seed has no spread": "they need a second seed",
 }
 WORKERS = 2  # cores of the kind of machine this is meant for
@@ -164,8 +166,8 @@ def reach(profile: str, parts: Sequence[Runs]) -> str:
     return (
         f"**A short run: {epochs} epochs and {seeds} seed{'' if seeds == 1 else 's'}, set by a time budget.** It "
         "can show shapes that do not depend on the budget (does BP rise with depth?), with the published spread "
-        "standing in for missing seeds. It cannot test any published value, nor what "
-        f"needs time to grow: {_grown(ladder)} `make reproduce PROFILE=paper` runs the whole study."
+        "standing in for missing seeds. It cannot test any published value of a trained network, nor "
+        f"what needs time to grow. {_grown(ladder)} `make reproduce PROFILE=paper` runs the whole study."
     )
 
 
@@ -185,13 +187,13 @@ def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
 def _grown(ladder: Runs) -> str:
     full = [r for r in ladder.records if r.spec.method == "dfa" and r.spec.k == r.spec.depth]
     if not full:
-        return "the explosion of DFA's scale takes longer."
+        return "The explosion of DFA's scale takes longer."
     failing = sorted({name for record in full for name in metrics.failures(record)})
     if not failing:
-        return f"after {full[0].spec.epochs} epochs DFA still passes D1 and D2."
+        return f"After {full[0].spec.epochs} epochs DFA still passes D1 and D2."
     rest = [name for name in ("D1", "D2") if name not in failing]
     also = f" and still passes {rest[0]}" if rest else ""
-    return f"after {full[0].spec.epochs} epochs DFA already fails {listed(failing)}{also}."
+    return f"After {full[0].spec.epochs} epochs DFA already fails {listed(failing)}{also}."
 
 
 def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:

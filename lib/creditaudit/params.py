@@ -138,7 +138,7 @@ def _check_profile_entry(profile: str, entry: Any, path: Path) -> None:
         if name in places and not isinstance(value or {}, dict):
             raise ParameterError(f"{paths.shown(path)}: {profile}, {name}: must be a mapping of names to values")
         if name in places:
-            _without_identity(value or {}, path)
+            validate(name.partition("/")[0], _without_identity(value or {}, path), path)
 
 
 def _assignment(node: ast.stmt, path: Path) -> tuple[str, tuple[Any, Any]]:

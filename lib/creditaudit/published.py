@@ -93,8 +93,8 @@ def _reading(frame: pd.DataFrame, claim: Claim) -> str:
         shift, margin = decades(frame, "value").value.mean() - math.log10(claim.expected), _decades(claim.margin)
     else:
         shift, margin = frame.value.mean() - claim.expected, f"±{claim.margin:g}"
-    if math.isnan(shift):
-        return "undefined in our runs"
+    if undefined := int(frame.value.isna().sum()):
+        return f"undefined in {undefined} of {len(frame)} runs"
     size = _factor(shift) if claim.quantity.log else _distance(shift)
     return f"{size}, within {margin}" if abs(shift) <= claim.margin else f"**{size}**, beyond {margin}"
 

@@ -1,5 +1,6 @@
 """Verdicts for people: the terminal table, the data frame behind the appendix, the summary sentence."""
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
@@ -38,8 +39,9 @@ class Summary:
     @property
     def luck(self) -> str:
         """How many verdicts chance alone may have got wrong."""
-        more = f" ({self.bare} of them take a mean published without its std as exact, which adds to that)"
-        return f"chance decides at worst about {self.alpha * self.tested:.1f} wrongly{more if self.bare else ''}"
+        wrong = f"chance decides about {self.alpha * self.tested:.1f} wrongly at worst"
+        exact = f"if the {self.bare} means published without a std are exact; they are not, so it may be more"
+        return f"{wrong}, {exact}" if self.bare else wrong
 
     @property
     def sentence(self) -> str:
@@ -171,6 +173,8 @@ def written(value: Any, quantity: Quantity) -> str:
 
 def digits(value: float) -> str:
     """Two significant digits: 0.044, 15, 200, 4.2e8."""
+    if not math.isfinite(value):
+        return "not finite"
     if value == 0 or 1e-3 <= abs(value) < 1000:
         text = f"{float(f'{abs(value):.2g}'):g}"
     else:

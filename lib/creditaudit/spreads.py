@@ -12,14 +12,18 @@ from creditaudit.tables import plus_minus
 
 
 def spread(frame: pd.DataFrame, column: str, places: int = 3, signed: bool = False, log: bool = False) -> str | None:
-    """Mean ± std over the rows; for norms the geometric mean and the std in decades. None: nothing is defined."""
+    """Mean ± std over the rows; for norms the geometric mean and the std in decades. None: nothing is defined.
+
+    Where it is not defined in every row (an overflow, a frozen run that is missing) the text has its own n.
+    """
     values = (decades(frame, column)[column] if log else frame[column]).astype(float).dropna()
     if values.empty:
         return None
-    if not log:
-        return plus_minus(values.mean(), values.std(ddof=1), places, signed)
-    text = digits(float(10.0 ** values.mean()))
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.2f}"
+    if log:
+        text = digits(float(10.0 ** values.mean())) + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
+    else:
+        text = plus_minus(values.mean(), values.std(ddof=1), places, signed)
+    return text if len(values) == len(frame) else f"{text} (n={len(values)})"
 
 
 def decades(frame: pd.DataFrame, column: str) -> pd.DataFrame:

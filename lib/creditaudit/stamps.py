@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from creditaudit import paths
 from creditaudit.records import write_atomically
 
 
 def stamp(files: Iterable[Path], *settings: Any) -> str:
-    """A hash of these files, this package and these settings: everything that can change the result."""
-    package = sorted(Path(__file__).resolve().parent.rglob("*.py"))
+    """A hash of these files, this package, its locked requirements and these settings."""
+    package = [*sorted(Path(__file__).resolve().parent.rglob("*.py")), paths.ROOT / "requirements.lock"]
     contents = [[path.name, sha256(path)] for path in [*files, *package] if path.exists()]
     return hashlib.sha256(json.dumps([contents, settings], sort_keys=True).encode()).hexdigest()
 

@@ -162,16 +162,18 @@ def null_band(runs: Runs) -> dict[str, float]:
     `per_sample`: one for each, measured with the audited networks' own gradients.
     """
     nulls = pd.DataFrame([record.final["gamma_null"] for record in trained(runs).records], columns=["std"])
-    return {"shared": runs.specs[0].width ** -0.5, "per_sample": float(nulls["std"].astype(float).mean())}
+    spec = runs.specs[0]
+    one_block = spec.depth**0.5  # the records have it for the mean over all blocks, which are independent
+    return {"shared": spec.width**-0.5, "per_sample": one_block * float(nulls["std"].astype(float).mean())}
 
 
-def cosine_conventions(runs: Runs) -> pd.DataFrame:
-    """The same credit, four ways of taking its cosine, averaged over blocks, and how many were undefined."""
+def conventions(runs: Runs) -> pd.DataFrame:
+    """The same credit, four ways of taking its cosine and two of rho, averaged over blocks; undefined ones counted."""
     rows = []
     samples = max((record.final["gamma_samples"] for record in runs.records), default=0)
     for method, own in by_method(blocks(runs)):
         run = own.groupby("seed")
-        means = run[["gamma", "gamma_out", "gamma_clamped", "ceiling"]].mean()
+        means = run[["gamma", "gamma_out", "gamma_clamped", "ceiling", "rho", "rho_scaled"]].mean()
         undefined, cosines = int(own.undefined.sum()), samples * len(own)
         rows.append(
             {
@@ -182,6 +184,8 @@ def cosine_conventions(runs: Runs) -> pd.DataFrame:
                 "clamped": spread(means, "gamma_clamped"),
                 "exact credit": spread(means, "ceiling"),
                 "undefined": f"{undefined} of {cosines}",
+                r"$\rho$": spread(means, "rho"),
+                "scaled step": spread(means, "rho_scaled"),
             }
         )
     return as_table(rows)

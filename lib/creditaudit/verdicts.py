@@ -122,4 +122,9 @@ def power_note(estimates: Sequence[Estimate], distances: Sequence[float], alpha:
     if None in needs:
         why = "the mean lies too close to it, or the published one is too uncertain"
         return f"the interval crosses the line, and {MOST_SEEDS} seeds would not decide it: {why}"
-    return f"the interval crosses the line; about {max(needs)} seeds would decide it, at this mean and spread"
+    crosses = "the interval crosses the line"
+    if any(half_width(e, alpha, e.n) < -distance for e, distance in pairs):
+        crosses = (
+            f"beyond the line at {1 - 2 * alpha:.0%}, but not at the level that {len(pairs)} chances to fail ask for"
+        )
+    return f"{crosses}; about {max(needs)} seeds would decide it, at this mean and spread"

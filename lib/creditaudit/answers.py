@@ -1,0 +1,201 @@
+"""The four answers of the first page, from the records alone."""
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+
+import numpy as np
+
+from creditaudit import identity_rows, metrics, style, tables
+from creditaudit.claims import Result
+from creditaudit.collect import Runs, resume_command
+from creditaudit.decisions import ABOVE_CHANCE
+from creditaudit.findings import HELPS, VERBS, amount, helps, listed, shape, undecided
+from creditaudit.report import summary
+
+MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
+NEARLY = 0.9  # cosine of what leaves the untrained stack with what enters: from here on it is nearly the identity
+
+
+def depth(ladders: Iterable[Runs]) -> str:
+    """Does training depth help? By D3's rule: at least +2 pp over the frozen network."""
+    question, ladders = "**Does training depth help?**", list(ladders)
+    full = [_full_gains(runs) for runs in ladders]
+    methods = style.in_order(method for gains in full for method in gains)
+    pending = [runs for runs in ladders if runs.missing]
+    if not methods:
+        return f"{question} {_capital(undecided(pending[0])) if pending else 'There are no runs'}."
+    places = listed([shape(runs) for runs in ladders]) + (", in this order," if len(ladders) > 1 else "")
+    counts = sorted({len(sample) for gains in full for sample in gains.values()})
+    seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    clauses = [
+        _worth(method, {shape(runs): gains.get(method) for runs, gains in zip(ladders, full, strict=True)})
+        for method in methods
+    ]
+    lacking = listed([f"{len(runs.missing)} of {len(runs.specs)} runs at {shape(runs)}" for runs in pending])
+    left = f" Preliminary: {lacking} are missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
+    return (
+        f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} "
+        f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp, by the 90 % interval where there are several "
+        f"seeds).{left if pending else ''}"
+    )
+
+
+def _full_gains(runs: Runs) -> dict[str, list[float]]:
+    """method -> the gain of each seed with all blocks trained, in pp."""
+    gain = tables.gains(runs.frame())
+    return {method: own.gain.tolist() for method, own in gain[gain.k == gain.depth].groupby("method")}
+
+
+def _worth(method: str, gains: dict[str, list[float] | None]) -> str:
+    """`gains`: of each shape, seed by seed."""
+    known = {place: sample for place, sample in gains.items() if sample}
+    amounts = listed([amount(sample) for sample in known.values()])
+    amounts += "" if len(known) == len(gains) else " so far"
+    verbs, name = [helps(sample) for sample in known.values()], style.name(method)
+    if len(set(verbs)) == 1:
+        return f"**{verbs[0]} {name}**: {amounts}"
+    whom = [name, *["it"] * len(verbs)]
+    each = [f"{verb} {it} at {place}" for verb, it, place in zip(verbs, whom, known, strict=False)]
+    return f"**{listed(each)}**: {amounts}"
+
+
+def penalty(runs: Runs, rescue: float) -> str:
+    """What the penalty fixes and what it does not, for DFA, at the section's own epochs."""
+    question, epochs = "**What does the penalty fix?**", min(spec.epochs for spec in runs.specs)
+    here = runs.only(epochs=epochs)
+    plain, fixed = here.only(method="dfa", k=_depth(runs), penalty=0.0), here.only(method="dfa", penalty=rescue)
+    frozen, bp = here.only(method="dfa", k=0), here.only(method="bp", k=_depth(runs), penalty=0.0)
+    groups = (plain, fixed, frozen, bp)
+    seeds = sorted(set.intersection(*(set(group.seeds) for group in groups)))
+    if not seeds:
+        absent = "These runs do not have DFA with and without the penalty and frozen, beside BP, in one seed"
+        return f"{question} {_capital(undecided(runs)) if runs.missing else absent}."
+    plain, fixed, frozen, bp = (group.only(seed=seeds) for group in groups)
+    norms = " and ".join(
+        f"{symbol} from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
+        f"(frozen: {_power(_typical(frozen, name))}, BP: {_power(_typical(bp, name))})"
+        for symbol, name in ((r"$\lVert h_L \rVert$", "h_norm"), (r"$\lVert g_L \rVert$ (batch 128)", "g_norm"))
+    )
+    before, after, still, best = (_accuracy(group) for group in (plain, fixed, frozen, bp))
+    return (
+        f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, its deep cosine from {_cosine(plain)} to "
+        f"{_cosine(fixed)} and its accuracy from {before:.3f} to {after:.3f} ({epochs} epochs, n = {len(seeds)}): "
+        f"{_repaired(_failures(plain), _failures(fixed), epochs)}; with {_points(after - still)} pp against leaving it "
+        f"frozen and {_points(after - best)} pp against BP, {_used(fixed, frozen)}."
+    )
+
+
+def _depth(runs: Runs) -> int:
+    return runs.specs[0].depth
+
+
+def _accuracy(runs: Runs) -> float:
+    return mean(record.final["test_accuracy"] for record in runs.records)
+
+
+def _typical(runs: Runs, name: str) -> float:
+    """The geometric mean over seeds of the last layer's norm; infinite where a run's is not a number."""
+    values = [record.final[name][-1] for record in runs.records]
+    return float(np.exp(np.mean(np.log(values)))) if None not in values else float("inf")
+
+
+def _cosine(runs: Runs) -> str:
+    """Deep Gamma, mean over seeds; undefined where a run's is."""
+    values = [metrics.read("gamma_deep", record) for record in runs.records]
+    return "undefined" if None in values else f"{mean(values):.3f}".replace("-", "−")
+
+
+def _repaired(before: list[str], after: list[str], epochs: int) -> str:
+    """What the failures without and with the penalty tell of it."""
+    broken = [MEANING[name] for name in after if name not in before]
+    if not before:
+        nothing = f"without it neither D1 nor D2 fails after {epochs} epochs, so there is nothing to repair"
+        return f"{nothing}, and it breaks {listed(broken)}" if broken else nothing
+    mended = [MEANING[name] for name in before if name not in after]
+    left = [name for name in before if name in after]
+    told = [f"it repairs {listed(mended) or 'neither D1 nor D2'}"]
+    told += [f"{listed(left)} still fail{'s' if len(left) == 1 else ''}"] if left else []
+    told += [f"it breaks {listed(broken)}"] if broken else []
+    return ", ".join(told)
+
+
+def _used(trained: Runs, frozen: Runs) -> str:
+    """By D3's rule, between the same seeds."""
+    ends = [
+        {record.spec.seed: record.final["test_accuracy"] for record in group.records} for group in (trained, frozen)
+    ]
+    gains = [100 * (ends[0][seed] - ends[1][seed]) for seed in ends[0]]
+    asked = f"the {HELPS:g} pp that D3 asks for"
+    said = f"gain {asked}", f"gain less than {asked}", f"may or may not gain {asked} ({amount(gains)})"
+    return f"its blocks {said[VERBS.index(helps(gains))]}"
+
+
+def _failures(runs: Runs) -> list[str]:
+    """Which of D1 and D2 fail in most of these runs."""
+    failed = [name for record in runs.records for name in metrics.failures(record)]
+    return [name for name in ("D1", "D2") if failed.count(name) * 2 > len(runs.records)]
+
+
+def frozen(ladder: Runs) -> str:
+    """Why the frozen network is above chance: the untrained stack hardly changes what passes through."""
+    question = "**Why is $k=0$ above chance?**"
+    means = tables.summarise(ladder.only(k=0).frame(), ["method"], "accuracy").set_index("method")
+    spec = ladder.specs[0]
+    rows = identity_rows.stored(spec.width, spec.depth, ladder.profile, spec.data)
+    if means.empty:
+        return f"{question} {_capital(undecided(ladder))}."
+    if not rows:
+        command = f"make reproduce PROFILE={ladder.profile} SECTION=identity_check"
+        return f"{question} Not yet decided: the untrained stack has not been measured (`{command}`)."
+    values = listed([f"{style.name(m)} {means['mean'][m]:.3f}" for m in style.in_order(means.index)])
+    accuracy = f"With every block frozen accuracy is {values}, where chance is {style.CHANCE:.1f}"
+    if means["mean"].min() < ABOVE_CHANCE * style.CHANCE:
+        return f"{question} {accuracy}: it is not clearly above it."
+    deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
+    norms = [record.final["h_norm"] for record in ladder.only(k=0).records]
+    ends = [h[-1] / h[0] for h in norms if None not in h]
+    trained = f"; after training {_range(ends)} in {len(ends)} frozen run{'s' * (len(ends) > 1)}" if ends else ""
+    measured = (
+        f"$\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert={deviation:.3f}$, $\\cos(h_L,h_0)={cosine:.3f}$, "
+        f"n = {len(rows)}{trained}"
+    )
+    if cosine < NEARLY:
+        return f"{question} {accuracy}. That the untrained stack is nearly the identity is not the reason ({measured})."
+    return (
+        f"{question} {accuracy}, because the untrained stack is nearly the identity ({measured}): a "
+        f"near-norm-preserving random feature map between an embed and a readout that do train, hence a nearly linear "
+        f"classifier."
+    )
+
+
+def _range(ratios: Sequence[float]) -> str:
+    low, high = f"{min(ratios):.3f}", f"{max(ratios):.3f}"
+    return rf"$\lVert h_L\rVert/\lVert h_0\rVert$ is {low if low == high else f'{low} to {high}'}"
+
+
+def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
+    """How sure are we: the counts, the seeds, the false verdicts to expect."""
+    counted = summary(results)
+    return (
+        f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
+        f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
+        f"seed{'' if len(seeds) == 1 else 's'}; {counted.tested} had the runs for a test at "
+        f"$\\alpha={counted.alpha:g}$; {counted.luck}."
+    )
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def _power(value: float) -> str:
+    if not np.isfinite(value):
+        return "not finite"
+    if 0.01 <= value < 1000:
+        return f"{value:.3g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"${digits}\\times 10^{{{int(exponent)}}}$"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,42 @@
+"""What the identity check says, in sentences."""
+
+import pandas as pd
+
+from creditaudit import identity, tables
+
+AS_A_WALK = 0.1  # a relative difference from a random walk's way that the eye would not see
+
+NO_CLAIMS = "The study publishes no identity check of this shape."
+
+
+def reading(tidy: pd.DataFrame) -> str:
+    """How near to the identity the untrained stack is."""
+    last = tidy[tidy.layer == tidy.layer.max()]
+    seeds = tidy.seed.nunique()
+    moved, turned = (tables.plus_minus(last[name].mean(), last[name].std()) for name in ("deviation", "cosine"))
+    return (
+        f"At initialisation each block adds a residual of {tidy.ratio.mean():.3f} of the stream's norm; the stack "
+        f"moves the stream by {moved} of its norm and leaves it at cosine {turned} with where it started "
+        f"(n = {seeds} seed{'' if seeds == 1 else 's'})."
+    )
+
+
+def caption(tidy: pd.DataFrame) -> str:
+    depth = int(tidy.layer.max())
+    measured = tidy[tidy.layer == depth].deviation.mean()
+    walk = tidy.ratio.mean() * depth**0.5
+    alike = abs(measured / walk - 1) <= AS_A_WALK
+    finding = "push the stream at right angles" if alike else "do not push the stream at right angles"
+    return (
+        f"**Random blocks {finding}:** after {depth} blocks it has moved by {measured:.3f} of its norm, where a random "
+        f"walk would have moved by {walk:.3f}. Points: mean ± std (ddof 1, "
+        f"n = {tidy.seed.nunique()}), dots: seeds, grey: random walk with the mean step $r$."
+    )
+
+
+def provenance(set_name: str, profile: str, tidy: pd.DataFrame, data: str) -> str:
+    seeds = sorted(tidy.seed.unique())
+    return (
+        f"Set `{set_name}`, profile `{profile}`: n = {len(seeds)} (seed {', '.join(map(str, seeds))}), "
+        f"{identity.PICTURES} test pictures of `{data}`, no training; cpu, outputs/{profile}/identity.json."
+    )
