@@ -10,7 +10,7 @@ minus published for an equivalence, of the effect for an effect, of each inequal
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,7 +23,7 @@ from creditaudit.explanations import load_explanations, unexplained
 from creditaudit.metrics import METRICS, scaled
 from creditaudit.records import Store, write_atomically
 from creditaudit.report import Summary, print_table, summary, table
-from creditaudit.verdicts import Verdict
+from creditaudit.verdicts import Reason, Verdict
 
 __all__ = [
     "Claim", "ClaimsError", "Result", "Summary", "check", "load_claims", "print_table", "run", "summary", "table",
@@ -49,9 +49,10 @@ class Result:
     command: str
     claim: Claim = field(repr=False, compare=False)
     spread: float | None = None  # std over our seeds, in the margin's units
+    because: Reason | None = None  # of an inconclusive one, what `reason` says in words
 
     def to_json(self) -> dict[str, Any]:
-        names = [item.name for item in fields(self) if item.name not in ("claim", "spread")]
+        names = [item.name for item in fields(self) if item.name not in ("claim", "spread", "because")]
         return {name: _rounded(getattr(self, name)) for name in names}
 
 
@@ -65,8 +66,8 @@ def check(claims: Iterable[Claim], store: Store, profile: str) -> list[Result]:
 def _judged(judge: Any, claim: Claim, evidence: Evidence) -> Result:
     try:
         return judge(claim, evidence)
-    except Undecidable as reason:
-        return _result(claim, None, None, 0, "inconclusive", str(reason))
+    except Undecidable as undecidable:
+        return _result(claim, None, None, 0, undecidable.reason)
 
 
 def _exact(claim: Claim, evidence: Evidence) -> Result:
@@ -76,14 +77,14 @@ def _exact(claim: Claim, evidence: Evidence) -> Result:
     wanted = [quantity.seed] if quantity.seed is not None else list(STUDY_SEEDS[: claim.n])
     missing = [seed for seed in wanted if str(seed) not in rows]
     if missing:
-        raise Undecidable(f"no identity check of {claim.set} for seed {', '.join(map(str, missing))}")
+        raise Undecidable("missing runs", f"no identity check of {claim.set} for seed {', '.join(map(str, missing))}")
     values = np.array([METRICS[quantity.metric].read(rows[str(seed)]) for seed in wanted], dtype=float)
     observed = values.mean(axis=0)
     if not np.isfinite(observed).all():
-        raise Undecidable(f"{quantity.metric} is undefined")
+        raise Undecidable("undefined", f"{quantity.metric} is undefined")
     worst = float(np.abs(observed - np.array(claim.expected)).max())
     verdict = "reproduced" if worst <= claim.margin else "contradicted"
-    return _result(claim, observed.tolist(), None, len(wanted), verdict, f"largest difference {worst:.1e}")
+    return _result(claim, observed.tolist(), None, len(wanted), verdict, [f"largest difference {worst:.1e}"])
 
 
 def _equivalence(claim: Claim, evidence: Evidence) -> Result:
@@ -98,14 +99,13 @@ def _equivalence(claim: Claim, evidence: Evidence) -> Result:
         for column, value in zip(rows.T, expected, strict=True)
     ]
     verdict = verdicts.equivalent(differences, claim.margin, alpha)
-    ci = [list(difference.bounds(alpha)) for difference in differences]
-    reason = ""
     if verdict == "inconclusive":
-        reason = verdicts.power_note(differences, [claim.margin - abs(d.mean) for d in differences], alpha)
+        verdict = verdicts.undecided(differences, [claim.margin - abs(d.mean) for d in differences], alpha)
+    ci = [list(difference.bounds(alpha)) for difference in differences]
     observed = [natural(mean, quantity) for mean in rows.mean(axis=0)]
     if isinstance(claim.expected, list):
-        return _result(claim, observed, ci, len(seeds), verdict, reason)
-    return _result(claim, observed[0], ci[0], len(seeds), verdict, reason, differences[0].spread)
+        return _result(claim, observed, ci, len(seeds), verdict)
+    return _result(claim, observed[0], ci[0], len(seeds), verdict, spread=differences[0].spread)
 
 
 def _effect(claim: Claim, evidence: Evidence) -> Result:
@@ -116,11 +116,10 @@ def _effect(claim: Claim, evidence: Evidence) -> Result:
     estimate = verdicts.of_sample(values)
     signed = _signed(estimate, statement)
     verdict = verdicts.all_positive([signed], alpha)
-    reason = ""
     if verdict == "inconclusive":
-        reason = verdicts.power_note([signed], [signed.mean], alpha)
+        verdict = verdicts.undecided([signed], [signed.mean], alpha)
     observed, ci = natural(estimate.mean, claim.quantity), list(estimate.bounds(alpha))
-    return _result(claim, observed, ci, len(seeds), verdict, reason, estimate.spread)
+    return _result(claim, observed, ci, len(seeds), verdict, spread=estimate.spread)
 
 
 def _shape(claim: Claim, evidence: Evidence) -> Result:
@@ -131,7 +130,7 @@ def _shape(claim: Claim, evidence: Evidence) -> Result:
         values = _left_side(line, setting, evidence, seeds, epochs)
         noise = _noise(line, setting) if len(seeds) < claim.n else None
         if noise is None and len(seeds) < 2:
-            raise Undecidable(f"one seed has no spread, and none is published for {line.quantity.metric}")
+            raise Undecidable("no spread", f"one seed has no spread, and none is published for {line.quantity.metric}")
         assumed |= noise is not None
         estimates.append(verdicts.of_few(values, noise) if noise is not None else verdicts.of_sample(values))
     signed = [_signed(estimate, line) for estimate, line in zip(estimates, lines, strict=True)]
@@ -139,14 +138,14 @@ def _shape(claim: Claim, evidence: Evidence) -> Result:
     notes = [f"at {epochs} epochs"] if epochs else []
     notes += [f"n={len(seeds)}, published spread as noise"] if assumed else []
     if verdict == "inconclusive":
-        notes.append(verdicts.power_note(signed, [s.mean for s in signed], setting.alpha))
+        verdict = verdicts.undecided(signed, [s.mean for s in signed], setting.alpha)
     if claim.form == "all":
         observed = [natural(e.mean, line.quantity) for e, line in zip(estimates, lines, strict=True)]
     else:
         means = [np.mean([evidence.value(q, setting, seed, epochs) for seed in seeds]) for q in rungs(claim)]
         observed = [natural(mean, claim.quantity) for mean in means]
     ci = [list(estimate.bounds(setting.alpha)) for estimate in estimates]
-    return _result(claim, observed, ci, len(seeds), verdict, ", ".join(notes))
+    return _result(claim, observed, ci, len(seeds), verdict, notes)
 
 
 def _study_seeds(claim: Claim, evidence: Evidence) -> list[int]:
@@ -154,7 +153,7 @@ def _study_seeds(claim: Claim, evidence: Evidence) -> list[int]:
     seeds = evidence.shared(list(quantities(claim)), claim.setting)
     needed = max(claim.n, 2)
     if len(seeds) < needed:
-        raise Undecidable(_missing(claim, evidence, needed, len(seeds)))
+        raise _missing(claim, evidence, needed, len(seeds))
     return seeds
 
 
@@ -168,14 +167,14 @@ def _shape_seeds(claim: Claim, evidence: Evidence) -> tuple[list[int], int | Non
         seeds = evidence.shared(asked, claim.setting, epochs)
         if seeds:
             return seeds, epochs
-    raise Undecidable(_missing(claim, evidence, claim.n, 0))
+    raise _missing(claim, evidence, claim.n, 0)
 
 
-def _missing(claim: Claim, evidence: Evidence, needed: int, have: int) -> str:
+def _missing(claim: Claim, evidence: Evidence, needed: int, have: int) -> Undecidable:
     epochs = "/".join(str(e) for e in sorted({q.epochs or claim.setting.epochs for q in quantities(claim)}))
     if evidence.profile == "paper":
-        return f"runs missing: {have} of {needed} seeds are there, at {epochs} epochs"
-    return f"needs profile paper ({needed} seeds at {epochs} epochs)"
+        return Undecidable("missing runs", f"runs missing: {have} of {needed} seeds are there, at {epochs} epochs")
+    return Undecidable("another profile", f"needs profile paper ({needed} seeds at {epochs} epochs)")
 
 
 def _left_side(
@@ -204,11 +203,20 @@ def _noise(statement: Statement, setting: Setting) -> float | None:
 
 
 def _result(
-    claim: Claim, observed: Any, ci: Any, n: int, verdict: Verdict, reason: str, spread: float | None = None
+    claim: Claim,
+    observed: Any,
+    ci: Any,
+    n: int,
+    found: Verdict | Reason,
+    notes: Sequence[str] = (),
+    spread: float | None = None,
 ) -> Result:
+    """`found` is the verdict, or why there is none; notes say how it was reached."""
+    because = found if isinstance(found, Reason) else None
+    verdict, told = ("inconclusive", [*notes, because.text]) if because else (found, notes)
     command = f"make reproduce PROFILE=paper SECTION={claim.section} SET={claim.set}"
     copied = [getattr(claim, name) for name in ("id", "statement", "kind", "expected", "margin")]
-    return Result(*copied, observed, ci, n, verdict, reason, command, claim, spread)
+    return Result(*copied, observed, ci, n, verdict, ", ".join(told), command, claim, spread, because)
 
 
 def _rounded(value: Any) -> Any:

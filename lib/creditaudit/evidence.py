@@ -7,12 +7,17 @@ from creditaudit import identity_rows
 from creditaudit.claimspec import Quantity, Setting, depth_of
 from creditaudit.metrics import METRICS, read, scaled
 from creditaudit.records import Record, Store
+from creditaudit.verdicts import Cause, Reason
 
 RUN_FIELDS = {"method", "width", "depth", "k", "penalty", "epochs", "seed"}
 
 
 class Undecidable(Exception):
-    """The records cannot speak to a claim; the message is the reason."""
+    """The records cannot speak to a claim."""
+
+    def __init__(self, cause: Cause, text: str) -> None:
+        super().__init__(text)
+        self.reason = Reason(cause, text)
 
 
 class Evidence:
@@ -46,7 +51,7 @@ class Evidence:
         layer = None if quantity.layer is None else depth_of(quantity.layer, setting)
         value = scaled(METRICS[quantity.metric], read(quantity.metric, record, layer))
         if value is None:
-            raise Undecidable(f"{quantity.metric} is undefined in {record.spec.key}")
+            raise Undecidable("undefined", f"{quantity.metric} is undefined in {record.spec.key}")
         return value
 
 

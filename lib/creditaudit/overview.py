@@ -1,6 +1,5 @@
 """The first page: verdicts in tables, contradictions explained, what a profile can show, and what it all cost."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -16,20 +15,20 @@ from creditaudit.explanations import load_explanations
 from creditaudit.findings import listed, section_runs
 from creditaudit.records import Record, Store
 from creditaudit.report import observed, published, test
-from creditaudit.verdicts import MOST_SEEDS, VERDICTS
+from creditaudit.verdicts import MOST_SEEDS, VERDICTS, Cause
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
 FEW = 12  # as many claims are named where a reason is listed
-REASONS = {  # what stands in a reason -> what it means
-    "runs missing": "runs are missing",
-    "needs profile paper": "only the paper profile can decide them",
-    "the interval crosses the line, and": "the mean lies so close to the line, or the published value is so uncertain, "
-    f"that not even {MOST_SEEDS} seeds would decide",
-    "the interval crosses the line; about": "the 90 % interval crosses the line (the edge of the margin, or what the "
-    "claim says is not passed), and more seeds would decide",
-    "chances to fail ask for": "one of their several statements fails, but not clearly enough for so many chances to "
-    "fail, and more seeds would decide",
-    "one seed has no spread": "they need a second seed",
+CAUSES: dict[Cause, str] = {
+    "missing runs": "runs are missing",
+    "another profile": "only the paper profile can decide them",
+    "too close": "the mean lies so close to the line, or the published value is so uncertain, that not even "
+    f"{MOST_SEEDS} seeds would decide",
+    "crosses": "the 90 % interval crosses the line (for a number, the edge of its margin), and more seeds would decide",
+    "many chances": "one of their several statements fails, but not clearly enough for so many chances to fail, and "
+    "more seeds would decide",
+    "no spread": "they need a second seed",
+    "undefined": "a number is undefined in a run",
 }
 WORKERS = 2  # cores of the kind of machine this is meant for
 
@@ -106,10 +105,9 @@ def reasons(results: Sequence[Result]) -> str:
     """Why claims are inconclusive: how many for each kind of reason, and the claims themselves where they are few."""
     groups: dict[str, list[str]] = {}
     for result in results:
-        if result.verdict == "inconclusive":
-            kind = next((kind for words, kind in REASONS.items() if words in result.reason), result.reason)
-            seeds = re.search(r"about (\d+) seeds", result.reason)
-            groups.setdefault(kind, []).append(f"`{result.id}`" + (f" ({seeds[1]} seeds)" if seeds else ""))
+        if why := result.because:
+            seeds = f" ({why.seeds} seeds)" if why.seeds else ""
+            groups.setdefault(CAUSES[why.cause], []).append(f"`{result.id}`{seeds}")
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     lines = [f"- {len(ids)}: {kind}{f': {listed(ids)}' if len(ids) <= FEW else ''}." for kind, ids in ordered]
     return "\n".join(["Inconclusive, and why:", "", *lines]) if lines else "No claim is inconclusive."

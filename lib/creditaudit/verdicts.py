@@ -22,9 +22,20 @@ from scipy import stats
 Verdict = Literal["reproduced", "contradicted", "inconclusive"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
+Cause = Literal["missing runs", "another profile", "undefined", "no spread", "too close", "crosses", "many chances"]
+
 POWER = 0.8  # chance of a decision that the seed count in a reason aims at
 MOST_SEEDS = 1000
 PRINTED_ZERO = 0.0005  # a std printed as .000 is anything that rounds to it
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a claim is inconclusive: its kind, in words, and how many seeds would decide it where that is known."""
+
+    cause: Cause
+    text: str
+    seeds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +120,8 @@ def seeds_to_decide(estimate: Estimate, distance: float, alpha: float) -> int | 
     return None
 
 
-def power_note(estimates: Sequence[Estimate], distances: Sequence[float], alpha: float) -> str:
-    """What to write under an inconclusive claim: how many seeds would decide it at these means and spreads.
+def undecided(estimates: Sequence[Estimate], distances: Sequence[float], alpha: float) -> Reason:
+    """Why the runs do not decide a claim, and how many seeds would at these means and spreads.
 
     A distance is how far a mean lies on the claim's side of its line, negative on the other. One statement on the
     wrong side suffices to contradict, at alpha / m; to reproduce, all have to be proved, and the hardest counts.
@@ -121,10 +132,10 @@ def power_note(estimates: Sequence[Estimate], distances: Sequence[float], alpha:
     needs = [min(known)] if known else against or [seeds_to_decide(e, distance, alpha) for e, distance in pairs]
     if None in needs:
         why = "the mean lies too close to it, or the published one is too uncertain"
-        return f"the interval crosses the line, and {MOST_SEEDS} seeds would not decide it: {why}"
-    crosses = "the interval crosses the line"
+        return Reason("too close", f"the interval crosses the line, and {MOST_SEEDS} seeds would not decide it: {why}")
+    cause, told = "crosses", "the interval crosses the line"
     if any(half_width(e, alpha, e.n) < -distance for e, distance in pairs):
-        crosses = (
-            f"beyond the line at {1 - 2 * alpha:.0%}, but not at the level that {len(pairs)} chances to fail ask for"
-        )
-    return f"{crosses}; about {max(needs)} seeds would decide it, at this mean and spread"
+        cause = "many chances"
+        told = f"beyond the line at {1 - 2 * alpha:.0%}, but not at the level that {len(pairs)} chances to fail ask for"
+    seeds = max(needs)
+    return Reason(cause, f"{told}; about {seeds} seeds would decide it, at this mean and spread", seeds)
