@@ -136,6 +136,9 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
     assert table.verdict["FA"].startswith("PASS(D1+D2), D3 open")
     assert "FA waits for frozen runs" in findings_audit.verdict_caption(tables_audit.per_run(runs))
     assert "accept BP, and wait for runs of FA." in findings_audit.headline(runs)
+    unfrozen = runs_of([record for record in records() if record.spec.k], records())
+    assert "**DFA** is misjudged" in findings_audit.headline(unfrozen)
+    assert "(D3)" not in findings_audit.headline(unfrozen) and "None" not in findings_audit.headline(unfrozen)
     lost_dfa = runs_of([record for record in records() if not (record.spec.method == "dfa" and record.spec.k == 0)])
     assert decisions.conclusions(tables_audit.pairs(lost_dfa), "D1–D3")["dfa"] is False  # D1 and D2 need no twin
     assert set(tables_audit.per_run(lost_dfa).query("method == 'dfa'").verdict) == {"FAIL(D1+D2), D3 open"}

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from creditaudit import paths, records
@@ -51,6 +53,24 @@ def test_one_command_leaves_an_appendix_and_verdicts(project, first):
     assert all(claim["verdict"] == "inconclusive" and "needs profile paper" in claim["reason"] for claim in trained)
     assert f"{len(verdicts)} claims: 0 reproduced, 0 contradicted, {len(verdicts)} inconclusive" in first.stdout
     assert list((outputs(project) / "tables").glob("depth_ladder--*.csv"))
+
+
+def test_no_page_shows_a_value_that_only_python_has(project, first):
+    """A number that is missing is said to be missing, in words."""
+    pages = [
+        *(outputs(project) / "notebooks").glob("*.ipynb"),
+        *(paths.ROOT / "outputs/paper/notebooks").glob("*.ipynb"),
+    ]
+    shown = [
+        (page.name, text)
+        for page in pages
+        for cell in nbformat.read(page, as_version=4).cells
+        for output in cell.get("outputs", [])
+        for kind, text in output.get("data", {}).items()
+        if kind.startswith("text/")
+    ]
+    assert len(shown) > 100
+    assert [(page, text) for page, text in shown if re.search(r"\b(None|nan|NaN|inf)\b", text)] == []
 
 
 def test_repeating_it_trains_and_executes_nothing(project, first):

@@ -69,7 +69,7 @@ def _case(method: str, own: pd.DataFrame) -> str:
     if g_last.isna().any() or g_last.min() < D2_FLOOR:
         worst = "not finite" if g_last.isna().any() else f"down to {digits(g_last.min())}"
         wrong.append(f"the reference gradient is {worst} (D2{seed})")
-    if not depth_is_used(gain.min() / 100):
+    if gain.notna().any() and not depth_is_used(gain.min() / 100):
         wrong.append(f"training its blocks changes accuracy by {spread(own, 'gain', places=1, signed=True)} pp (D3)")
     looks = f"accuracy {spread(own, 'accuracy')} and $\\Gamma$ = {spread(own, 'gamma')} look like learning"
     driven = f" Its blocks were driven by DFA for {_WARM} of its steps." if warm_up_epochs(own) else ""
