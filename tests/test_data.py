@@ -1,5 +1,6 @@
 """Data: batches against torchvision, plans as pure functions, and a fetcher that believes nothing."""
 
+import errno
 import hashlib
 import http.client
 import http.server
@@ -179,6 +180,30 @@ def test_a_half_written_or_altered_file_is_fetched_again(miniature, monkeypatch,
     fetch.cifar10(tmp_path)
     assert asked == ["data_batch_3.bin"] and "data_batch_3.bin is damaged" in capsys.readouterr().out
     assert (tmp_path / "data_batch_3.bin").read_bytes() == files["data_batch_3.bin"]
+
+
+def test_what_was_put_there_by_hand_is_not_removed(miniature, monkeypatch, tmp_path):
+    files, download = miniature[0], tmp_path / "download"
+    download.mkdir()
+    (download / "by_hand.tgz").write_bytes(b"mine")
+    (download / "half.tgz.part").write_bytes(b"an earlier try")
+
+    def source(folder, names):
+        (folder / "fetched.tgz").write_bytes(b"ours")
+        return ((name, files[name]) for name in names)
+
+    monkeypatch.setattr(fetch, "from_binary", source)
+    fetch.cifar10(tmp_path)
+    assert [path.name for path in download.iterdir()] == ["by_hand.tgz"]
+
+
+def test_a_full_disk_is_not_called_a_missing_connection(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fetch, "_download", full)
+    with pytest.raises(fetch.DataUnavailable, match="cannot be written: No space left"):
+        fetch.fetch_verified(tmp_path / "x", "0" * 32, "http://127.0.0.1:9/x")
 
 
 def test_a_damaged_packed_array_is_packed_again(miniature, tmp_path):

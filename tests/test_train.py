@@ -125,6 +125,8 @@ def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
     with pytest.raises(sweep.RunsFailed, match=rf"1 of 2 runs failed(.|\n)*{bad.key}"):
         sweep.train_all([bad, good], store, jobs=1)
     assert store.get(good) is not None
+    with pytest.raises(sweep.RunsFailed, match=r"^all 1 runs failed:"):
+        sweep.train_all([bad], store, jobs=1)
 
 
 def test_a_killed_worker_is_told_in_a_sentence(tmp_path, monkeypatch):
@@ -135,8 +137,11 @@ def test_a_killed_worker_is_told_in_a_sentence(tmp_path, monkeypatch):
             return lost
 
     monkeypatch.setattr(sweep, "ProcessPoolExecutor", Broken)
-    with pytest.raises(sweep.WorkerKilled, match="the same command goes on"):
-        sweep.train_all([RunSpec(method="bp", width=16, depth=2, epochs=1, data="tiny")], Store(tmp_path), 1)
+    runs = [RunSpec(method=method, width=16, depth=2, epochs=1, data="tiny") for method in ("bp", "fa")]
+    with pytest.raises(sweep.WorkerKilled, match=r"the same command goes on$"):
+        sweep.train_all(runs, Store(tmp_path), 1)
+    with pytest.raises(sweep.WorkerKilled, match="goes on, with JOBS=1 in a part of the memory that 2 workers take"):
+        sweep.train_all(runs, Store(tmp_path), 2)
 
 
 def test_methods_with_one_seed_see_the_same_batches_and_weights(tmp_path):

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from creditaudit import identity_rows, params, paths, verify
-from creditaudit.records import Record
+from creditaudit import identity_rows, params, paths, sweep, verify
+from creditaudit.records import Record, Store
 from tests.factories import as_record
 
 HERE = {"cpu": "this one", "torch": "1", "numpy": "1", "threads": 1, "device": "cpu"}
@@ -53,6 +53,29 @@ def test_what_only_one_of_them_has_is_a_difference(extra, capsys):
     other = run()
     assert verify._compare(run(), replace(other, final=other.final | extra)) == 1
     assert f"first at final.{next(iter(extra))}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (sweep.Interrupted("stopped"), "stopped; nothing was compared"),
+        (
+            sweep.WorkerKilled("finished runs are saved"),
+            "killed.*nothing was compared, and what was retrained is not kept",
+        ),
+        (sweep.RunsFailed([ValueError("no data")], 1), "no data\nnothing was compared"),
+    ],
+)
+def test_a_verification_that_fails_does_not_say_that_anything_was_saved(tmp_path, monkeypatch, failure, said):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setattr(sweep, "train_all", fail)
+    Store(tmp_path / "paper").save(as_record())
+    with pytest.raises((sweep.Interrupted, verify.VerificationFailed), match=said) as told:
+        verify.verify("paper", 1)
+    assert "saved" not in str(told.value)
 
 
 def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):

@@ -36,7 +36,7 @@ def _check_profile(name: str) -> None:
 
 def _known_errors() -> tuple[type[Exception], ...]:
     """Mistakes a person can mend get one message; anything else is a bug and shows its traceback."""
-    from creditaudit import chapters, claimspec, fetch, notebooks, params, records, spec, sweep, yamlfile
+    from creditaudit import chapters, claimspec, fetch, notebooks, params, records, spec, sweep, verify, yamlfile
 
     return (
         spec.SpecError,
@@ -51,6 +51,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         sweep.RunsFailed,
         sweep.WorkerKilled,
         sweep.NoDevice,
+        verify.VerificationFailed,
         OSError,
     )
 
@@ -90,7 +91,7 @@ _FLAGS = {
     "set": (("--set",), {"help": "one parameter set only, e.g. d512_L2"}),
     "jobs": (
         ("--jobs",),
-        {"type": _positive, "default": os.cpu_count(), "help": "worker processes (default: one per core)"},
+        {"type": _positive, "help": "worker processes (default: one per core)"},
     ),
     "device": (
         ("--device",),

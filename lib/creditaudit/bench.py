@@ -159,15 +159,15 @@ class Worker:
         return self.pipe.recv()
 
     def stop(self) -> None:
-        self.pipe.send(None)
+        self.process.terminate()
         self.process.join()
 
 
 def _serve(pipe: "multiprocessing.connection.Connection") -> None:
     torch.set_flush_denormal(True)
     field_of, made = contenders(), {}
-    while (order := pipe.recv()) is not None:
-        number, steps = order
+    while True:
+        number, steps = pipe.recv()
         contender = field_of[number]
         torch.set_num_threads(contender.threads)
         if number not in made:
@@ -175,7 +175,6 @@ def _serve(pipe: "multiprocessing.connection.Connection") -> None:
         begun = time.perf_counter()
         made[number](steps)
         pipe.send(time.perf_counter() - begun)
-    pipe.close()
 
 
 def _own_memory() -> float:
@@ -189,6 +188,15 @@ def _own_memory() -> float:
 def measure() -> list[Contender]:
     """All contenders in turn, round after round; the first round only warms up."""
     field_of, workers = contenders(), [Worker(), Worker()]
+    try:
+        _take_turns(field_of, workers)
+    finally:
+        for worker in workers:
+            worker.stop()
+    return field_of
+
+
+def _take_turns(field_of: list[Contender], workers: list[Worker]) -> None:
     for turn in tqdm(range(ROUNDS + 1), desc="bench", unit="round"):
         for number, contender in enumerate(field_of):
             active = workers[: contender.processes]
@@ -199,9 +207,6 @@ def measure() -> list[Contender]:
                 worker.result()
             if turn:
                 contender.times.append((time.perf_counter() - begun) / contender.steps / contender.processes)
-    for worker in workers:
-        worker.stop()
-    return field_of
 
 
 def summarise(field_of: list[Contender]) -> pd.DataFrame:
@@ -325,16 +330,22 @@ def _train_and_weigh(pipe: "multiprocessing.connection.Connection") -> None:
 
 
 def run() -> None:
-    """Measure, print the table and the verdicts, save both."""
+    """Measure; print and save the table, the verdicts and the plot."""
     field_of = measure()
     frame = summarise(field_of)
     shown = frame[~frame.index.str.startswith("ladder")]
-    print(shown.to_string(float_format=lambda value: f"{value:.3f}"))
-    print(f"GEMM peak, both cores, float32: {frame.attrs['peak']:.0f} GF/s")
     memory, diagnosing = weigh()
-    print(*verdicts(frame), *logging_shares(frame, diagnosing), ladder_hours(frame, diagnosing), sep="\n")
-    print(f"memory of one training process beyond the shared pictures: {memory / 1e9:.2f} GB (at most 1.5)")
+    lines = [
+        shown.to_string(float_format=lambda value: f"{value:.3f}"),
+        f"GEMM peak, both cores, float32: {frame.attrs['peak']:.0f} GF/s",
+        *verdicts(frame),
+        *logging_shares(frame, diagnosing),
+        ladder_hours(frame, diagnosing),
+        f"memory of one training process beyond the shared pictures: {memory / 1e9:.2f} GB (at most 1.5)",
+    ]
+    print(*lines, sep="\n")
     folder = paths.OUTPUTS / "bench"
     draw(field_of, frame, folder / "bench.png")
     frame.to_csv(folder / "bench.csv", float_format="%.4f")
-    print(f"saved: {paths.shown(folder / 'bench.png')}, {paths.shown(folder / 'bench.csv')}")
+    (folder / "bench.txt").write_text("\n".join(lines) + "\n")
+    print(f"saved: bench.txt, bench.csv and bench.png in {paths.shown(folder)}")

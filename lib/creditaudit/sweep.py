@@ -44,13 +44,19 @@ class WorkerKilled(RuntimeError):
 
 
 class RunsFailed(RuntimeError):
-    """Some runs failed, the others were trained; the first failure is the cause of this one."""
+    """Runs failed, the others were trained; the first failure is the cause of this one."""
 
     def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
         shown = list(dict.fromkeys(str(failure) for failure in failures))[:MOST_SHOWN]
         lines = "\n".join(f"  {failure}" for failure in shown)
-        super().__init__(f"{len(failures)} of {asked} runs failed, the others were trained:\n{lines}")
+        count = f"{len(failures)} of {asked} runs failed, the others were trained"
+        super().__init__(f"{count if len(failures) < asked else f'all {asked} runs failed'}:\n{lines}")
         self.__cause__ = failures[0]
+
+
+def cores() -> int:
+    """Those this process may use: fewer than the machine's in a container or under a scheduler."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, device: str = "cpu") -> int:
@@ -60,7 +66,7 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
         return 0
     if device != "cpu":
         return _train_stacked(missing, store, device)
-    jobs = min(jobs or os.cpu_count() or 1, len(missing))
+    jobs = min(jobs or cores(), len(missing))
     board = _Board(missing, store)
     context = multiprocessing.get_context("spawn")  # never fork: torch's threads do not survive it
     reports = context.Queue()
@@ -75,8 +81,8 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
         for future in as_completed(running):
             if isinstance(error := future.exception(), BrokenExecutor):
                 raise WorkerKilled(
-                    "a worker process was killed (out of memory?); finished runs are saved, the same command goes on, "
-                    "JOBS=1 needs half the memory"
+                    "a worker process was killed (out of memory?); finished runs are saved, the same command goes on"
+                    + (f", with JOBS=1 in a part of the memory that {jobs} workers take" if jobs > 1 else "")
                 ) from error
             if error:
                 failed.append(error)
@@ -192,8 +198,10 @@ class _Board:
             print(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self._left()}", flush=True)
 
     def _left(self) -> str:
+        if not self.done:  # a run that was only to be examined reports no epoch
+            return "no estimate yet"
         spent = time.monotonic() - self.begun
-        seconds = spent * max(0.0, self.total - self.done) / max(self.done, 1e-9)
+        seconds = spent * max(0.0, self.total - self.done) / self.done
         return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
     def close(self) -> None:

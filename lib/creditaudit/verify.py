@@ -13,7 +13,12 @@ from creditaudit.records import Record, Store
 
 ACCURACY_TOLERANCE = 0.02  # on another kind of CPU the last bits differ, and training amplifies them
 IDENTITY_TOLERANCE = 1e-5  # one forward pass in float32, on any CPU
+NOTHING = "nothing was compared, and what was retrained is not kept"
 DECADES = 0.5  # the same for norms: half an order of magnitude
+
+
+class VerificationFailed(RuntimeError):
+    """Runs could not be retrained, so there is nothing to compare."""
 
 
 def verify(profile: str, n: int, jobs: int | None = None) -> int:
@@ -30,7 +35,11 @@ def verify(profile: str, n: int, jobs: int | None = None) -> int:
         try:
             sweep.train_all([record.spec for record in sample], store, jobs)
         except sweep.Interrupted:
-            raise sweep.Interrupted("stopped; nothing was compared, and what was retrained is not kept") from None
+            raise sweep.Interrupted(f"stopped; {NOTHING}") from None
+        except sweep.WorkerKilled as error:
+            raise VerificationFailed(f"a worker process was killed (out of memory?); {NOTHING}") from error
+        except sweep.RunsFailed as error:
+            raise VerificationFailed(f"{error}\n{NOTHING}") from error
         retrained = [_compare(record, store.get(record.spec)) for record in sample]
     return max(*retrained, *(_remeasure(set_name, profile) for set_name in params.sets("identity_check")))
 
