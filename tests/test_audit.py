@@ -89,6 +89,16 @@ def test_seeds_that_differ_are_told_as_such_everywhere():
     assert findings_audit.decision_reading(even) == "Seeds are split on every method."
 
 
+def test_whom_the_studys_own_accuracies_would_judge_otherwise():
+    """Published: EP .316, below DFA's frozen .349; FA above it, DFA below."""
+    rows = tables_audit.per_run(runs_of(records(["fa", "dfa", "ep"], ep=(0.42, 0.35, 8.0, 1e-4, 0.05))))
+    told = findings_audit.by_the_studys_accuracies(rows, "d256_L4")
+    assert told.endswith("D3 is decided otherwise than here for EP (−3.3 pp there, +7.1 pp here).")
+    alike = tables_audit.per_run(runs_of(records(["fa", "dfa"])))
+    assert "as here for every method" in findings_audit.by_the_studys_accuracies(alike, "d256_L4")
+    assert "no frozen accuracy" in findings_audit.by_the_studys_accuracies(alike, "d512_L12")
+
+
 def test_a_seed_that_overflowed_is_counted_out_of_the_mean_and_told():
     frame = pd.DataFrame({"growth": [None, 40.0, 45.0], "gain": [1.0, 2.0, 3.0]})
     assert spreads.spread(frame, "growth", log=True) == "42 ± 0.04 (n=2)"

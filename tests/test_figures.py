@@ -117,6 +117,15 @@ def test_what_the_penalty_fixes_depends_on_the_records():
     assert "gain less than the 2 pp" in unused and "+1.0 pp against leaving" in unused
     assert "gain the 2 pp that D3 asks for" in answers.penalty(penalty_runs(0.40), 0.01)
     assert "D2 still fails" in answers.penalty(penalty_runs(0.36, g_after=1e-8), 0.01)
+    assert "of the other rules" not in unused
+    more = [
+        as_record(method="sb", accuracy=acc, epochs=30, **field)
+        for acc, field in ((0.45, {"penalty": 0.01}), (0.34, {"k": 0}))
+    ]
+    both = Runs([*penalty_runs(0.36).specs, *(r.spec for r in more)], [*penalty_runs(0.36).records, *more], "paper")
+    assert "; of the other rules, training the penalised blocks helps State Bridge (+11.0 pp)." in answers.penalty(
+        both, 0.01
+    )
     nobody = penalty_runs(0.36).only(method="bp")
     assert "do not have DFA" in answers.penalty(nobody, 0.01) and "0 of" not in answers.penalty(nobody, 0.01)
 
@@ -139,7 +148,7 @@ def test_what_was_repaired_what_is_left_and_what_broke(before, after, said):
 @pytest.mark.parametrize(
     ("accuracy", "cosine", "said"),
     [
-        (0.35, 0.98, "because the untrained stack is nearly the identity"),
+        (0.35, 0.98, "as one expects where the untrained stack is nearly the identity"),
         (0.35, 0.30, "nearly the identity is not the reason"),
         (0.11, 0.98, "it is not clearly above it"),
     ],
@@ -167,6 +176,16 @@ def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
     assert sum(len(group) for group in overview.claim_tables(results).values()) == total.claims
     assert "No claim is contradicted." in overview.contradictions("smoke", results)
     assert overview.leaning("smoke", results).startswith("None:")
+    assert overview.allowing("smoke", results) == "None."
+
+
+def test_margins_that_allow_much_are_listed_whatever_their_verdict(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    for seed in (42, 123, 456):
+        Store(tmp_path / "paper").save(as_record(method="sb", seed=seed, accuracy=0.20 + seed / 1e5))
+    told = overview.allowing("paper", findings.verdicts("paper"))
+    assert "`audit.d256_L4.accuracy.sb`" in told and "test: ±0.117" in told.replace("\u00a0", " ")
+    assert "Even chance, 0.1, lies within the margin of `audit.d256_L4.accuracy.sb`." in told
     assert len(findings.verdicts("paper", "depth_ladder", "d512_L2")) == 16
 
 

@@ -90,6 +90,17 @@ def test_gains_are_paired_with_the_methods_own_frozen_run():
     sentence = findings_penalty.rescued(rows, RESCUE)
     assert "helps State Bridge (+10.4 pp) and does not help DFA (+1.1 pp)" in sentence
     assert "−5.3 ± 0.0 pp" in findings_penalty.control(rows, RESCUE)
+    assert sentence.endswith("Of the other penalties, training the blocks helps nobody.")
+    swept = tables_penalty.per_run(runs_of(records(runs={("dfa", 1e-4): (0.390, 0.0, 2e4)})))
+    assert "helps DFA at $\\lambda=0.0001$ (+4.1 pp)" in findings_penalty.rescued(swept, RESCUE)
+
+
+def test_a_run_whose_rho_hangs_on_the_step_is_named():
+    made = records(["bp"], [42])
+    assert findings_penalty.steps_too_small(tables_penalty.per_run(runs_of(made))).startswith("No run's deep")
+    made[1] = as_record(method="bp", penalty=RESCUE, epochs=5, rho=0.3, final={"rho_scaled_in": [0.8] * 4})
+    told = findings_penalty.steps_too_small(tables_penalty.per_run(runs_of(made)))
+    assert "in BP, $\\lambda=0.01$, seed 42 (0.30 against 0.80): there the study's step says little." in told
 
 
 @pytest.mark.parametrize(("methods", "seeds"), [(("dfa",), (42,)), (("bp", "dfa", "sb", "cb"), SEEDS)])

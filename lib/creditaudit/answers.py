@@ -81,8 +81,19 @@ def penalty(runs: Runs, rescue: float) -> str:
         f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, its deep cosine from {_cosine(plain)} to "
         f"{_cosine(fixed)} and its accuracy from {before:.3f} to {after:.3f} ({epochs} epochs, n = {len(seeds)}): "
         f"{_repaired(_failures(plain), _failures(fixed), epochs)}; with {_points(after - still)} pp against leaving it "
-        f"frozen and {_points(after - best)} pp against BP, {_used(fixed, frozen)}."
+        f"frozen and {_points(after - best)} pp against BP, {_used(fixed, frozen)}{_other_rules(here, rescue)}."
     )
+
+
+def _other_rules(here: Runs, rescue: float) -> str:
+    """The same question of D3 for the rules that the answer is not about."""
+    told: dict[str, list[str]] = {}
+    for method in style.in_order({spec.method for spec in here.specs} - {"bp", "dfa"}):
+        fixed, frozen = here.only(method=method, penalty=rescue), here.only(method=method, k=0)
+        if gains := _gains(fixed, frozen):
+            told.setdefault(helps(gains), []).append(f"{style.name(method)} ({amount(gains)})")
+    clauses = [f"{verb} {listed(told[verb])}" for verb in VERBS if verb in told]
+    return f"; of the other rules, training the penalised blocks {listed(clauses)}" if clauses else ""
 
 
 def _depth(runs: Runs) -> int:
@@ -121,13 +132,18 @@ def _repaired(before: list[str], after: list[str], epochs: int) -> str:
 
 def _used(trained: Runs, frozen: Runs) -> str:
     """By D3's rule, between the same seeds."""
-    ends = [
-        {record.spec.seed: record.final["test_accuracy"] for record in group.records} for group in (trained, frozen)
-    ]
-    gains = [100 * (ends[0][seed] - ends[1][seed]) for seed in ends[0]]
+    gains = _gains(trained, frozen)
     asked = f"the {HELPS:g} pp that D3 asks for"
     said = f"gain {asked}", f"gain less than {asked}", f"may or may not gain {asked} ({amount(gains)})"
     return f"its blocks {said[VERBS.index(helps(gains))]}"
+
+
+def _gains(trained: Runs, frozen: Runs) -> list[float]:
+    """In percentage points, of the seeds that both have."""
+    ends = [
+        {record.spec.seed: record.final["test_accuracy"] for record in group.records} for group in (trained, frozen)
+    ]
+    return [100 * (ends[0][seed] - ends[1][seed]) for seed in ends[0] if seed in ends[1]]
 
 
 def _failures(runs: Runs) -> list[str]:
@@ -162,7 +178,7 @@ def frozen(ladder: Runs) -> str:
     if cosine < NEARLY:
         return f"{question} {accuracy}. That the untrained stack is nearly the identity is not the reason ({measured})."
     return (
-        f"{question} {accuracy}, because the untrained stack is nearly the identity ({measured}): a "
+        f"{question} {accuracy}, as one expects where the untrained stack is nearly the identity ({measured}): a "
         f"near-norm-preserving random feature map between an embed and a readout that do train, hence a nearly linear "
         f"classifier."
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from creditaudit import metrics, params, paths, sweep
+from creditaudit import metrics, params, paths, style, sweep
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
 from creditaudit.yamlfile import nearest
@@ -105,7 +105,7 @@ class Runs:
         if len(self.missing) <= NAMED:
             lost = ", ".join(_short(spec) for spec in self.missing)
         else:
-            counts = Counter(spec.method.upper() for spec in self.missing)
+            counts = Counter(style.name(spec.method) for spec in self.missing)
             lost = ", ".join(f"{count} {name}" for name, count in counts.items())
         there = f"{len(self.records)} of {len(self.specs)} runs are there; missing: {lost}."
         if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
@@ -185,7 +185,7 @@ def _final_list(record: Record, source: Source) -> list:
 
 def _short(spec: RunSpec) -> str:
     penalty = f" λ={spec.penalty:g}" if spec.penalty else ""
-    return f"{spec.method.upper()} k={spec.k}{penalty} seed {spec.seed}"
+    return f"{style.name(spec.method)} k={spec.k}{penalty} seed {spec.seed}"
 
 
 def _commits(records: list[Record]) -> str:

@@ -82,17 +82,17 @@ def ladder_alt(title: str, ours: pd.DataFrame) -> str:
 
 
 def identity(tidy: pd.DataFrame) -> Figure:
-    """Over depth: what each block adds, how far the stream has moved and turned; grey, what a random walk would do."""
+    """Over depth: what each block adds, how far the stream has moved and turned; grey, steps at right angles."""
     style.use()
     fig, axes = style.figure(3, 2.6)
     depth = int(tidy.layer.max())
     layers = np.arange(depth + 1)
     ratio = float(tidy.ratio.mean())
-    walk = ratio * np.sqrt(layers)  # steps of this length at right angles to all before
+    norm = (1 + ratio**2) ** (layers / 2)  # each step at right angles to all before, this long relative to its state
     panels = {
         "ratio": (r"block adds $\Vert f_l\Vert / \Vert h_l\Vert$", "block $l$", np.full(depth, ratio)),
-        "deviation": (r"moved $\Vert h_l-h_0\Vert / \Vert h_0\Vert$", "layer $l$", walk),
-        "cosine": (r"turned $\cos(h_l, h_0)$", "layer $l$", 1 / np.sqrt(1 + walk**2)),
+        "deviation": (r"moved $\Vert h_l-h_0\Vert / \Vert h_0\Vert$", "layer $l$", np.sqrt(norm**2 - 1)),
+        "cosine": (r"turned $\cos(h_l, h_0)$", "layer $l$", 1 / norm),
     }
     for ax, (column, (title, label, theory)) in zip(axes, panels.items(), strict=True):
         values = tidy.dropna(subset=[column])
@@ -104,7 +104,7 @@ def identity(tidy: pd.DataFrame) -> Figure:
     axes[0].set_ylim(0, 1.35 * float(tidy.ratio.max()))
     axes[1].set_ylim(bottom=0)
     axes[2].set_ylim(top=1 + 0.15 * (1 - float(tidy.cosine.min())))
-    places = {r"mean $r$": 0.95, r"$r\sqrt{l}$": 0.95, r"$1/\sqrt{1+r^2 l}$": 0.42}
+    places = {r"mean $r$": 0.95, r"$\sqrt{(1+r^2)^l-1}$": 0.95, r"$(1+r^2)^{-l/2}$": 0.42}
     for ax, (text, x) in zip(axes, places.items(), strict=True):
         ax.annotate(text, (x, 0.07), xycoords="axes fraction", ha="right", color=style.MUTED, fontsize=8.5)
     return fig

@@ -144,6 +144,8 @@ def cosine_against_function(rows: pd.DataFrame, rescue: float, baseline: str) ->
         ax.set_xlabel(label)
         for method in style.in_order(rows.method):
             _moved(ax, at(rows, method=method), column, rescue)
+        low, high = ax.get_xlim()
+        ax.set_xlim(max(low, -1.03), min(high, 1.03))  # a bar of ± std may pass 1, a correlation cannot
         frozen = rows[(rows.k == 0) & (rows.method == baseline)].accuracy.astype(float)
         if len(frozen):
             style.reference_line(ax, frozen.mean(), "frozen")

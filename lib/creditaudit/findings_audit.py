@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from creditaudit import decisions, metrics, style
+from creditaudit.claimspec import load_claims
 from creditaudit.collect import Runs
 from creditaudit.credit.settings import CREDIT_BRIDGE
 from creditaudit.diagnosis import (
@@ -156,8 +157,25 @@ def verdict_caption(rows: pd.DataFrame) -> str:
         f"**{_passing(rows)}.** D1: the largest growth over one block, at most {D1_LIMIT:g}. D2: "
         f"$\\lVert g_L \\rVert$ with the loss averaged over 128 pictures, at least {digits(D2_FLOOR)}; *per sample*: "
         f"without any average. D3: accuracy minus the frozen network's in pp, at least {100 * D3_GAIN:g}; *over "
-        f"DFA's* subtracts DFA's frozen network, as the study does. {scatter_note(rows, '±')}; decades for norms."
+        f"DFA's* subtracts DFA's frozen network, as the study does. {scatter_note(rows, '±')}; D1 and D2: geometric "
+        "means, the std in decades."
     )
+
+
+def by_the_studys_accuracies(rows: pd.DataFrame, set_name: str) -> str:
+    """For whom D3 would be decided otherwise by what the study published; it subtracts DFA's frozen network."""
+    known = {claim.id: claim.expected for claim in load_claims()}
+    frozen, told = known.get(f"ladder.{set_name}.dfa.k0"), []
+    if frozen is None:
+        return "The study publishes no frozen accuracy of this shape, so its own D3 cannot be told."
+    for method, own in by_method(rows.dropna(subset=["gain_dfa"])):
+        if (accuracy := known.get(f"audit.{set_name}.accuracy.{method}")) is None:
+            continue
+        theirs, ours = 100 * (accuracy - frozen), own.gain_dfa.mean()
+        if depth_is_used(theirs / 100) != depth_is_used(ours / 100):
+            told.append(f"{style.name(method)} ({theirs:+.1f} pp there, {ours:+.1f} pp here)".replace("-", "−"))
+    head = "By the accuracies the study published, over DFA's frozen network, D3 is decided"
+    return f"{head} otherwise than here for {listed(told)}." if told else f"{head} as here for every method it audits."
 
 
 def _passing(rows: pd.DataFrame) -> str:

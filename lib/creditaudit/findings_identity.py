@@ -4,7 +4,7 @@ import pandas as pd
 
 from creditaudit import identity, tables
 
-AS_A_WALK = 0.1  # a relative difference from a random walk's way that the eye would not see
+ALIKE = 0.1  # a relative difference that the eye would not see
 
 NO_CLAIMS = "The study publishes no identity check of this shape."
 
@@ -24,13 +24,13 @@ def reading(tidy: pd.DataFrame) -> str:
 def caption(tidy: pd.DataFrame) -> str:
     depth = int(tidy.layer.max())
     measured = tidy[tidy.layer == depth].deviation.mean()
-    walk = tidy.ratio.mean() * depth**0.5
-    alike = abs(measured / walk - 1) <= AS_A_WALK
+    expected = ((1 + tidy.ratio.mean() ** 2) ** depth - 1) ** 0.5
+    alike = abs(measured / expected - 1) <= ALIKE
     finding = "push the stream at right angles" if alike else "do not push the stream at right angles"
     return (
-        f"**Random blocks {finding}:** after {depth} blocks it has moved by {measured:.3f} of its norm, where a random "
-        f"walk would have moved by {walk:.3f}. Points: mean ± std (ddof 1, "
-        f"n = {tidy.seed.nunique()}), dots: seeds, grey: random walk with the mean step $r$."
+        f"**Random blocks {finding}:** after {depth} blocks it has moved by {measured:.3f} of its norm, where steps "
+        f"at right angles to all before would have moved it by {expected:.3f}. Points: mean ± std (ddof 1, "
+        f"n = {tidy.seed.nunique()}), dots: seeds, grey: such steps of the mean length $r$."
     )
 
 

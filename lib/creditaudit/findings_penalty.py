@@ -8,6 +8,7 @@ from creditaudit.report import digits
 from creditaudit.spreads import by_method, named_means, sample_note, scatter_note, spread
 from creditaudit.tables_penalty import at, paired, ranking
 
+RHO_DIFFERS = 0.2  # between its two steps, from which on the number is said to hang on the step
 NOTHING = "**No run has finished yet.**"
 
 
@@ -15,7 +16,7 @@ def sweep_table_caption(method: str) -> str:
     return (
         f"{style.name(method)} over $\\lambda$, frozen, and BP to compare with; mean ± std over $n$ seeds (ddof 1; "
         "decades for norms). $\\lVert g_L \\rVert$ over batches of 128, cosine and $\\rho$ over blocks 1 to $L-1$, and "
-        "the cosine with feedback matrices never trained against."
+        "the cosine with feedback matrices never trained against; – where no credit drives the blocks."
     )
 
 
@@ -107,8 +108,9 @@ def scatter_caption(rows: pd.DataFrame, rescue: float, baseline: str) -> str:
 
 def methods_caption(rows: pd.DataFrame) -> str:
     return (
-        f"Accuracy, deep cosine and deep $\\rho$ without and with the penalty; {scatter_note(rows, '±')}. The credit "
-        "of frozen blocks drives nothing; its cosine can be taken all the same."
+        f"Accuracy, deep cosine and deep $\\rho$, with the study's step and with one that grows with the state, "
+        f"without and with the penalty; {scatter_note(rows, '±')}. The credit of frozen blocks drives nothing; its "
+        "cosine can be taken all the same."
     )
 
 
@@ -131,7 +133,37 @@ def rescued(rows: pd.DataFrame, rescue: float) -> str:
     told = [f"{verb} {listed(found[verb])}" for verb in VERBS if verb in found]
     return (
         f"With $\\lambda={rescue:g}$, training the blocks instead of leaving them frozen {listed(told)} (D3's rule, at "
-        f"least {HELPS:g} pp; paired by seed, by the 90 % interval where there are several)."
+        f"least {HELPS:g} pp; paired by seed, by the 90 % interval where there are several).{_elsewhere(rows, rescue)}"
+    )
+
+
+def _elsewhere(rows: pd.DataFrame, rescue: float) -> str:
+    """Where other penalties reach D3's threshold."""
+    swept = at(rows)[lambda own: (own.method != "bp") & ~own.penalty.isin([0.0, rescue])]
+    reached, others = [], sorted(swept.penalty.unique())
+    for method, own in by_method(swept):
+        for penalty in sorted(own.penalty.unique()):
+            gain = paired(at(own, penalty=penalty), at(rows, method=method, k=0)).gain.dropna().tolist()
+            if gain and helps(gain) == VERBS[0]:
+                reached.append(f"{style.name(method)} at $\\lambda={penalty:g}$ ({amount(gain)})")
+    if not others:
+        return ""
+    return f" Of the other penalties, training the blocks {VERBS[0]} {listed(reached) or 'nobody'}."
+
+
+def steps_too_small(rows: pd.DataFrame) -> str:
+    """Runs in which rho depends on the size of its step: a sign that the study's step is too small for the state."""
+    off = at(rows)[lambda own: (own.rho_deep - own.rho_scaled_deep).abs() > RHO_DIFFERS]
+    runs = [
+        f"{style.name(run.method)}, $\\lambda={run.penalty:g}$, seed {run.seed} ({run.rho_deep:.2f} against "
+        f"{run.rho_scaled_deep:.2f})".replace("-", "−")
+        for run in off.itertuples()
+    ]
+    if not runs:
+        return f"No run's deep $\\rho$ changes by more than {RHO_DIFFERS:g} when the step grows with the state."
+    return (
+        f"Deep $\\rho$ changes by more than {RHO_DIFFERS:g} when the step grows with the state in {listed(runs)}: "
+        "there the study's step says little."
     )
 
 

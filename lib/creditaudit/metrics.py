@@ -166,8 +166,13 @@ METRICS: dict[str, Metric] = {
     "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1), called="deep cosine"),
     "gamma_at": Metric("Gamma_l", _final_at("gamma_in"), layer="block"),
     "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _final_mean("gamma_out")),
+    "ceiling_deep": Metric(
+        "exact credit's own Gamma, without block 0: how little the gradient turns",
+        _final_mean("gamma_ceiling", first=1),
+    ),
     "rho": Metric("rho, mean over blocks, float64", _final_mean("rho_in")),
     "rho_deep": Metric("the same without block 0", _final_mean("rho_in", first=1)),
+    "rho_scaled_deep": Metric("that with a step that grows with the state", _final_mean("rho_scaled_in", first=1)),
     "nudge": Metric("loss change under a nudge, eta .01, mean over blocks", _nudge),
     "fresh_null": Metric("Gamma with feedback matrices never trained against", _fresh_null),
     "state_error_fall": Metric(

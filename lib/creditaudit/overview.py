@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pandas as pd
 
-from creditaudit import collect, metrics, params, paths, protocol
+from creditaudit import collect, metrics, params, paths, protocol, style
 from creditaudit.claims import Result, load_claims
 from creditaudit.collect import Runs
 from creditaudit.cost import cpu_seconds
@@ -30,6 +30,7 @@ CAUSES: dict[Cause, str] = {
     "no spread": "they need a second seed",
     "undefined": "a number is undefined in a run",
 }
+WIDE = 0.05  # a margin of accuracy, beyond which a verdict says little
 WORKERS = 2  # cores of the kind of machine this is meant for
 
 
@@ -122,7 +123,20 @@ def contradictions(profile: str, results: Sequence[Result]) -> str:
 def leaning(profile: str, results: Sequence[Result]) -> str:
     """Values whose mean lies beyond the margin while the interval still reaches into it, and what is known of them."""
     beyond = [result for result in results if result.verdict == "inconclusive" and _beyond(result)]
-    return _told(profile, beyond, "") or "None: every mean of an undecided value lies within its margin."
+    return (
+        _told(profile, beyond, "For this we have no explanation.")
+        or "None: every mean of an undecided value lies within its margin."
+    )
+
+
+def allowing(profile: str, results: Sequence[Result]) -> str:
+    """Accuracies whose margin is wide, because the study's own seeds scatter: what such a verdict is worth."""
+    wide = [r for r in results if r.kind == "equivalence" and r.claim.quantity.metric == "test_accuracy"]
+    wide = [r for r in wide if r.margin > WIDE and r.n]
+    dead = [f"`{r.id}`" for r in wide if abs(r.expected - style.CHANCE) < r.margin]
+    note = f" Even chance, {style.CHANCE:g}, lies within the margin of {listed(dead)}." if dead else ""
+    told = _told(profile, wide, "")
+    return f"{told}\n\n{note.strip()}" if told else "None."
 
 
 def _beyond(result: Result) -> bool:
@@ -138,8 +152,8 @@ def _told(profile: str, results: Sequence[Result], unknown: str) -> str:
     evidence = Evidence(Store(paths.profile_dir(profile)), profile)
     told: dict[str, list[str]] = {}
     for result in results:
-        seen = f"Published: {published(result)}; ours: {observed(result)}."
-        known = explanations.get(result.id)
+        seen = f"Published: {published(result)}; ours: {observed(result)}; test: {test(result.claim)}."
+        known = explanations.get(result.id) if result.verdict != "reproduced" else None
         why = known.told(evidence) if known else unknown
         told.setdefault(why, []).append(f"- `{result.id}`: {result.statement} {seen}")
     return "\n\n".join("\n".join(lines) + (f"\n\n{why}" if why else "") for why, lines in told.items())
@@ -205,8 +219,8 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     ladder_wall = sum(record.provenance["wall_seconds"] for record in runs.values()) / 3600
     return (
         f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
-        f"{ladder_core / WORKERS:.3g} hours for {WORKERS} workers with a core each (the runs' wall times, with waiting "
-        f"for a busy core, add up to {ladder_wall:.3g} hours); "
+        f"which {WORKERS} workers with a core each do in {ladder_core / WORKERS:.3g} hours (the runs' wall times, with "
+        f"waiting for a busy core, add up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
         f"{_to_come(profile, records)}"

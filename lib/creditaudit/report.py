@@ -39,9 +39,9 @@ class Summary:
     @property
     def luck(self) -> str:
         """How many verdicts chance alone may have got wrong."""
-        wrong = f"chance decides about {self.alpha * self.tested:.1f} wrongly at worst"
-        exact = f"if the {self.bare} means published without a std are exact; they are not, so it may be more"
-        return f"{wrong}, {exact}" if self.bare else wrong
+        wrong = f"chance may decide up to about {self.alpha * self.tested:.1f} of them wrongly"
+        more = f"and more, since {self.bare} means published without a std count as exact"
+        return f"{wrong}, {more}" if self.bare else wrong
 
     @property
     def sentence(self) -> str:

@@ -22,6 +22,9 @@ def recipe() -> pd.DataFrame:
         "schedule": "cosine to zero, once per epoch; no clipping",
         "batch": str(spec.batch),
         "credit": f"local rules: each sample's $a_l$ is divided by its rms (+ {RMS_EPS:g}); BP: as it is",
+        "initial weights": "torch's own for a linear map; $W_2 \\sim \\mathcal{N}(0, 0.01^2)$, its bias 0",
+        "feedback": "DFA: $B_l \\sim \\mathcal{N}(0, 1)/\\sqrt{10}$, the embed shares $B_0$; FA: "
+        "$\\mathcal{N}(0, 1)/\\sqrt{d}$; drawn once",
         "frozen blocks": "no update and no weight decay; embed and readout always train",
         "seeds": "fix weights, feedback matrices, order and augmentation: one seed, one sequence of batches",
     }
@@ -79,16 +82,17 @@ def measured() -> pd.DataFrame:
         ),
         (
             "nudging",
-            "change of the loss when $h_l$ moves a step against $a_l$: useful credit makes it negative",
+            f"change of the loss when $h_l$ moves by {diagnostics.NUDGES[0]:g} $a_l/\\mathrm{{rms}}(a_l)$ against "
+            "$a_l$: useful credit makes it negative",
             pictures,
             "",
         ),
-        ("drift", "$\\lVert W_1 - W_1^{init}\\rVert / \\lVert W_1^{init}\\rVert$ of a block", "", ""),
+        ("weight drift", "$\\lVert W_1 - W_1^{init}\\rVert / \\lVert W_1^{init}\\rVert$ of a block", "", ""),
         (
             "stability",
             "cosine between the batches' mean directions of $g_{L/2}$; an interpretive reading, no test",
             pictures,
-            f"above {STABILITY_DRIFT:g}: drift",
+            f"above {STABILITY_DRIFT:g} (the study: drift)",
         ),
         (
             "fresh-$B$ null",

@@ -28,6 +28,7 @@ def per_run(runs: Runs) -> pd.DataFrame:
         g_middle_1024=("g_norm_1024", middle),
         gamma_deep="gamma_deep",
         rho_deep="rho_deep",
+        rho_scaled_deep="rho_scaled_deep",
         fresh_null="fresh_null",
     )
     return frame.assign(fresh_std=pd.Series(draws, dtype=float))
@@ -110,6 +111,7 @@ def with_and_without(rows: pd.DataFrame, rescue: float) -> pd.DataFrame:
             else None,
             r"deep $\Gamma$": spread(own, "gamma_deep", signed=True),
             r"deep $\rho$": spread(own, "rho_deep", signed=True),
+            "scaled step": spread(own, "rho_scaled_deep", signed=True),
         }
         for method, label, own, frozen in groups
         if len(own)
