@@ -9,7 +9,7 @@ from creditaudit import identity_rows, metrics, style, tables
 from creditaudit.claims import Result
 from creditaudit.collect import Runs, resume_command
 from creditaudit.decisions import ABOVE_CHANCE
-from creditaudit.findings import HELPS, VERBS, amount, helps, listed, shape, undecided
+from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, shape, undecided
 from creditaudit.report import summary
 
 MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
@@ -91,7 +91,7 @@ def _other_rules(here: Runs, rescue: float) -> str:
     for method in style.in_order({spec.method for spec in here.specs} - {"bp", "dfa"}):
         fixed, frozen = here.only(method=method, penalty=rescue), here.only(method=method, k=0)
         if gains := _gains(fixed, frozen):
-            told.setdefault(helps(gains), []).append(f"{style.name(method)} ({amount(gains)})")
+            told.setdefault(helps(gains), []).append(f"{style.name(method)} ({bracketed(gains)})")
     clauses = [f"{verb} {listed(told[verb])}" for verb in VERBS if verb in told]
     return f"; of the other rules, training the penalised blocks {listed(clauses)}" if clauses else ""
 

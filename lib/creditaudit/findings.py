@@ -62,3 +62,8 @@ def amount(sample: Sequence[float]) -> str:
     if helps(sample) == VERBS[2]:
         text += " (90 % interval {:+.1f} to {:+.1f})".format(*_interval(sample))
     return text.replace("-", "−")
+
+
+def bracketed(sample: Sequence[float]) -> str:
+    """The same to stand in brackets: +1.9 pp, 90 % interval +0.7 to +3.1."""
+    return amount(sample).replace(" (", ", ").removesuffix(")")

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from creditaudit import style
-from creditaudit.findings import HELPS, VERBS, amount, helps, listed
+from creditaudit.findings import HELPS, VERBS, bracketed, helps, listed
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, named_means, sample_note, scatter_note, spread
 from creditaudit.tables_penalty import at, paired, ranking
@@ -127,7 +127,7 @@ def rescued(rows: pd.DataFrame, rescue: float) -> str:
     for method, own in by_method(rows):
         gain = paired(at(own, penalty=rescue), at(own, k=0)).gain.dropna().tolist()
         if gain and method != "bp":
-            found.setdefault(helps(gain), []).append(f"{style.name(method)} ({amount(gain)})")
+            found.setdefault(helps(gain), []).append(f"{style.name(method)} ({bracketed(gain)})")
     if not found:
         return "No method but BP has both a penalised and a frozen run yet."
     told = [f"{verb} {listed(found[verb])}" for verb in VERBS if verb in found]
@@ -145,7 +145,7 @@ def _elsewhere(rows: pd.DataFrame, rescue: float) -> str:
         for penalty in sorted(own.penalty.unique()):
             gain = paired(at(own, penalty=penalty), at(rows, method=method, k=0)).gain.dropna().tolist()
             if gain and helps(gain) == VERBS[0]:
-                reached.append(f"{style.name(method)} at $\\lambda={penalty:g}$ ({amount(gain)})")
+                reached.append(f"{style.name(method)} at $\\lambda={penalty:g}$ ({bracketed(gain)})")
     if not others:
         return ""
     return f" Of the other penalties, training the blocks {VERBS[0]} {listed(reached) or 'nobody'}."

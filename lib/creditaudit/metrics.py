@@ -172,6 +172,7 @@ METRICS: dict[str, Metric] = {
     ),
     "rho": Metric("rho, mean over blocks, float64", _final_mean("rho_in")),
     "rho_deep": Metric("the same without block 0", _final_mean("rho_in", first=1)),
+    "rho_out": Metric("the same at the block's output, mean over blocks", _final_mean("rho_out")),
     "rho_scaled_deep": Metric("that with a step that grows with the state", _final_mean("rho_scaled_in", first=1)),
     "nudge": Metric("loss change under a nudge, eta .01, mean over blocks", _nudge),
     "fresh_null": Metric("Gamma with feedback matrices never trained against", _fresh_null),
