@@ -246,3 +246,8 @@ def test_shapes_with_different_seeds_are_named():
     assert f"n = 3 at {findings.shape(three)} and 1 at {findings.shape(one)} seeds" in findings_ladder.caption(
         three, one
     )
+
+
+def test_sentences_and_claims_are_decided_at_one_level():
+    """Captions write "90 %" in words, so the two must not drift apart."""
+    assert {claim.setting.alpha for claim in claims.load_claims()} == {findings.ALPHA} == {0.05}
