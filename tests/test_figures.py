@@ -175,8 +175,8 @@ def test_overview_tables_count_every_claim(tmp_path, monkeypatch):
     assert total.claims == len(claims.load_claims()) == total.reproduced + total.contradicted + total.inconclusive
     assert sum(len(group) for group in overview.claim_tables(results).values()) == total.claims
     assert "No claim is contradicted." in overview.contradictions("smoke", results)
-    assert overview.leaning("smoke", results).startswith("None:")
-    assert overview.allowing("smoke", results) == "None."
+    assert overview.leaning("smoke", results).startswith("No value:")
+    assert overview.allowing("smoke", results).startswith("No claim")
 
 
 def test_margins_that_allow_much_are_listed_whatever_their_verdict(tmp_path, monkeypatch):

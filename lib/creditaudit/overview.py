@@ -125,7 +125,7 @@ def leaning(profile: str, results: Sequence[Result]) -> str:
     beyond = [result for result in results if result.verdict == "inconclusive" and _beyond(result)]
     return (
         _told(profile, beyond, "For this we have no explanation.")
-        or "None: every mean of an undecided value lies within its margin."
+        or "No value: every mean of an undecided one lies within its margin."
     )
 
 
@@ -136,7 +136,7 @@ def allowing(profile: str, results: Sequence[Result]) -> str:
     dead = [f"`{r.id}`" for r in wide if abs(r.expected - style.CHANCE) < r.margin]
     note = f" Even chance, {style.CHANCE:g}, lies within the margin of {listed(dead)}." if dead else ""
     told = _told(profile, wide, "")
-    return f"{told}\n\n{note.strip()}" if told else "None."
+    return f"{told}\n\n{note.strip()}" if told else "No claim with runs has so wide a margin."
 
 
 def _beyond(result: Result) -> bool:
