@@ -165,17 +165,20 @@ def verdict_caption(rows: pd.DataFrame) -> str:
 def by_the_studys_accuracies(rows: pd.DataFrame, set_name: str) -> str:
     """For whom D3 would be decided otherwise by what the study published; it subtracts DFA's frozen network."""
     known = {claim.id: claim.expected for claim in load_claims()}
-    frozen, told = known.get(f"ladder.{set_name}.dfa.k0"), []
+    frozen = known.get(f"ladder.{set_name}.dfa.k0")
     if frozen is None:
         return "The study publishes no frozen accuracy of this shape, so its own D3 cannot be told."
-    for method, own in by_method(rows.dropna(subset=["gain_dfa"])):
-        if (accuracy := known.get(f"audit.{set_name}.accuracy.{method}")) is None:
-            continue
-        theirs, ours = 100 * (accuracy - frozen), own.gain_dfa.mean()
-        if depth_is_used(theirs / 100) != depth_is_used(ours / 100):
-            told.append(f"{style.name(method)} ({theirs:+.1f} pp there, {ours:+.1f} pp here)".replace("-", "−"))
-    head = "By the accuracies the study published, over DFA's frozen network, D3 is decided"
-    return f"{head} otherwise than here for {listed(told)}." if told else f"{head} as here for every method it audits."
+    ours = {method: own.gain_dfa.mean() for method, own in by_method(rows.dropna(subset=["gain_dfa"]))}
+    theirs = {method: 100 * (known.get(f"audit.{set_name}.accuracy.{method}", math.nan) - frozen) for method in ours}
+    both = [method for method in ours if not math.isnan(theirs[method])]
+    told = [
+        f"{style.name(method)} ({theirs[method]:+.1f} pp there, {ours[method]:+.1f} pp here)".replace("-", "−")
+        for method in both
+        if depth_is_used(theirs[method] / 100) != depth_is_used(ours[method] / 100)
+    ]
+    same = f"as here for {listed([style.name(method) for method in both])}" if both else "for none that has runs here"
+    how = f"otherwise than here for {listed(told)}" if told else same
+    return f"By the accuracies the study published, over DFA's frozen network, D3 is decided {how}."
 
 
 def _passing(rows: pd.DataFrame) -> str:

@@ -134,9 +134,10 @@ def allowing(profile: str, results: Sequence[Result]) -> str:
     wide = [r for r in results if r.kind == "equivalence" and r.claim.quantity.metric == "test_accuracy"]
     wide = [r for r in wide if r.margin > WIDE and r.n]
     dead = [f"`{r.id}`" for r in wide if abs(r.expected - style.CHANCE) < r.margin]
-    note = f" Even chance, {style.CHANCE:g}, lies within the margin of {listed(dead)}." if dead else ""
-    told = _told(profile, wide, "")
-    return f"{told}\n\n{note.strip()}" if told else "No claim with runs has so wide a margin."
+    if not wide:
+        return "No claim with runs has so wide a margin."
+    note = f"\n\nEven chance, {style.CHANCE:g}, lies within the margin of {listed(dead)}." if dead else ""
+    return _told(profile, wide, "") + note
 
 
 def _beyond(result: Result) -> bool:
