@@ -41,9 +41,9 @@ def test_strict_wants_an_explanation_with_existing_records(tmp_path, monkeypatch
         ({"above": 0.40, "below": 0.41}, None),
         ({"above": 0.41}, "accuracy is 0.4, not above 0.41"),
         ({"below": "norm"}, None),
-        ({"above": "norm"}, "accuracy is 0.4, not above norm"),
+        ({"above": "norm"}, "accuracy is 0.4, not above norm (200)"),
         ({"above": "cell"}, None),
-        ({"below": "cell"}, "accuracy is 0.4, not below cell"),
+        ({"below": "cell"}, "accuracy is 0.4, not below cell (0.3)"),
     ],
 )
 def test_an_explanation_whose_words_are_not_true_says_so_and_explains_nothing(tmp_path, holds, off):

@@ -166,6 +166,18 @@ def test_training_fetches_the_pictures_it_needs(outputs, monkeypatch, profile, f
     assert calls == ["fetched"] * fetched + ["trained"]
 
 
+def test_what_is_misspelt_in_another_section_is_refused_before_anything_is_trained(outputs, monkeypatch):
+    def parameters(section, set_name, profile):
+        if (section, set_name) == ("audit", "d512_L12"):
+            raise params.ParameterError("methds")
+        return {}
+
+    monkeypatch.setattr(pipeline.params, "parameters", parameters)
+    monkeypatch.setattr(pipeline.sweep, "train_all", lambda *_: pytest.fail("trained"))
+    with pytest.raises(params.ParameterError, match="methds"):
+        pipeline.train("smoke", [("depth_ladder", "d512_L2")])
+
+
 def test_pictures_are_fetched_for_an_identity_check_until_it_is_measured(outputs, monkeypatch):
     calls, check = [], ("identity_check", "d256_L4")
     monkeypatch.setattr(pipeline.fetch, "cifar10", lambda: calls.append("fetched"))

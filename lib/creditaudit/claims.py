@@ -239,4 +239,6 @@ def run(profile: str, strict: bool = False) -> int:
     problems = unexplained(contradicted, explanations, Evidence(Store(folder), profile)) if strict else []
     for problem in problems:
         print(f"STRICT: {problem}")
+    if strict and not problems:
+        print(f"STRICT: every contradicted claim ({len(contradicted)}) has an explanation that its runs bear out")
     return 1 if problems else 0

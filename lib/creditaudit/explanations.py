@@ -62,7 +62,9 @@ class Comparison(Strict):
         if (above is None or value > above) and (below is None or value < below):
             return None
         asked = [
-            f"{word} {bound}" for word, bound in (("above", self.above), ("below", self.below)) if bound is not None
+            f"{word} {bound}" + (f" ({digits(means.get(bound, math.nan))})" if isinstance(bound, str) else "")
+            for word, bound in (("above", self.above), ("below", self.below))
+            if bound is not None
         ]
         return (
             f"{self.number} {'is not known' if math.isnan(value) else f'is {digits(value)}'}, not {' and '.join(asked)}"

@@ -8,7 +8,9 @@ from pathlib import Path
 from creditaudit import (
     appendix,
     claims,
+    claimspec,
     cost,
+    explanations,
     fetch,
     identity_rows,
     notebooks,
@@ -65,7 +67,15 @@ def overruled(profile: str, pairs: Chosen) -> str | None:
     return f"profile {profile} has the last word over what the set files say in {'; '.join(places)}" if places else None
 
 
+def check(profile: str) -> None:
+    """Refuse what is misspelt anywhere, before anything starts: in every section's parameters, claims, explanations."""
+    for pair in chosen():
+        params.parameters(*pair, profile)
+    explanations.load_explanations(claimspec.load_claims())
+
+
 def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
+    check(profile)
     if note := overruled(profile, pairs):
         print(note)
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
@@ -149,6 +159,7 @@ def bind(profile: str) -> None:
 
 def rerender(profile: str) -> int:
     """From the records alone, without training: notebooks, claims, appendix."""
+    check(profile)
     pairs = chosen()
     run_notebooks(profile, pairs)
     status = claims.run(profile)

@@ -39,6 +39,8 @@ class Summary:
     @property
     def luck(self) -> str:
         """How many verdicts chance alone may have got wrong."""
+        if not self.tested:
+            return "so chance has decided nothing"
         wrong = f"chance may decide up to about {self.alpha * self.tested:.1f} of them wrongly"
         more = f"and more, since {self.bare} means published without a std count as exact"
         return f"{wrong}, {more}" if self.bare else wrong

@@ -24,6 +24,7 @@ from creditaudit.records import Store, provenance
 from creditaudit.spec import RunSpec
 
 MOST_SHOWN = 6  # failures told in full
+STARTING = 20.0  # seconds in which processes start and kernels compile: no measure of what is to come
 STACKED = 32  # runs stacked on a GPU: one alone is launch-bound
 
 _reports: "multiprocessing.Queue | None" = None  # set in each worker by its initializer
@@ -198,9 +199,9 @@ class _Board:
             print(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self._left()}", flush=True)
 
     def _left(self) -> str:
-        if not self.done:  # a run that was only to be examined reports no epoch
-            return "no estimate yet"
         spent = time.monotonic() - self.begun
+        if spent < STARTING or not self.done:  # a run that was only to be examined reports no epoch
+            return "no estimate yet"
         seconds = spent * max(0.0, self.total - self.done) / self.done
         return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
