@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from creditaudit import decisions, figures_audit, findings_audit, report, spreads, tables_audit
+from creditaudit import decisions, figures_audit, findings_audit, findings_state, report, spreads, tables_audit
 from creditaudit.claims import check, load_claims
 from creditaudit.collect import Runs
 from creditaudit.published import beside_ours, split
@@ -204,7 +204,7 @@ def test_figures_are_drawn(methods, seeds):
     ]
     if "sb" in methods:
         figures.append(figures_audit.state_error(epochs, rows))
-        captions.append(findings_audit.state_caption(rows, epochs))
+        captions.append(findings_state.caption(rows, epochs))
     for fig, caption in zip(figures, captions, strict=True):
         fig.draw_without_rendering()
         assert caption.startswith("**")
@@ -224,9 +224,9 @@ def test_a_section_without_any_run_still_renders():
 def test_state_error_is_only_a_moral_when_it_fell():
     runs = runs_of(records(("bp", "dfa", "sb")))
     rows, epochs = tables_audit.per_run(runs), tables_audit.trajectories(runs)
-    assert "predicting the state is not assigning credit" in findings_audit.state_caption(rows, epochs)
+    assert "predicting the state is not assigning credit" in findings_state.caption(rows, epochs)
     flat = epochs.assign(state_error=epochs.state_error.where(epochs.state_error.isna(), 1.0))
-    assert "stays open.**" in findings_audit.state_caption(rows, flat)
+    assert "stays open.**" in findings_state.caption(rows, flat)
 
 
 def test_a_state_error_that_fell_everywhere_but_at_the_first_state_is_told_and_drawn():
@@ -238,7 +238,7 @@ def test_a_state_error_that_fell_everywhere_but_at_the_first_state_is_told_and_d
         state_error_layers=pd.Series(by_state).where(epochs.state_error.notna(), None),
     )
     fall = 10.0 ** (epochs.epoch.max() - 1)
-    assert f"at least {report.digits(fall)}-fold)" in findings_audit.state_caption(rows, flat)
+    assert f"at least {report.digits(fall)}-fold)" in findings_state.caption(rows, flat)
     drawn = figures_audit.state_error(flat, rows)
     assert [text.get_text() for text in drawn.legends[0].get_texts()][1:3] == ["from $h_0$", "from a later state"]
     assert drawn.axes[0].get_yscale() == "log"
