@@ -2,12 +2,12 @@
 
 import pytest
 
-from creditaudit import bench
+from creditaudit import bench, race
 
 
 def measured(**ms: float):
     """Every contender at 10 ms a step, but those named."""
-    field_of = bench.contenders()
+    field_of = race.contenders()
     for contender in field_of:
         contender.times = [ms.get(contender.name, 10.0) / 1e3] * 3
     return bench.summarise(field_of)
@@ -27,7 +27,7 @@ def test_a_promise_is_kept_or_missed_by_the_numbers():
 
 
 def test_peak_is_what_the_matrix_product_reaches():
-    frame = measured(**{"GEMM peak": 2 * bench.GEMM**3 / 300e9 * 1e3})
+    frame = measured(**{"GEMM peak": 2 * race.GEMM**3 / 300e9 * 1e3})
     assert frame.attrs["peak"] == pytest.approx(300.0)
     assert frame.loc["GEMM peak", "of peak, min"] == 1.0
 
@@ -43,5 +43,5 @@ def test_the_ladder_is_summed_over_all_its_runs():
     """72 runs of 39100 steps and 100 test passes, 10 ms each: 7.84 h; 10 s of diagnostics, two at once, add .1 h."""
     assert "72 runs with two workers: 7.84 h at the minimum (MISSED)" in bench.ladder_hours(measured(), 0.0)
     assert "7.94 h at the median (MISSED)" in bench.ladder_hours(measured(), 10.0)
-    quick = measured(**{_kind: 5.0 for _kind in map(bench._kind, bench.ladder_specs())})
+    quick = measured(**{_kind: 5.0 for _kind in map(race.kind_name, race.ladder_specs())})
     assert "3.93 h at the minimum (kept)" in bench.ladder_hours(quick, 0.0)
