@@ -89,6 +89,8 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
         ({"holds": [{"number": "b", "above": 1}]}, "speaks of b"),
         ({"holds": [{"number": "a"}]}, "above or below what"),
         ({"holds": [{"number": "a", "above": "ladder.d256_L4.dfa.k44"}]}, r"did you mean 'ladder\.d256_L4\.dfa\.k4'"),
+        ({"hold": []}, "why.yaml, entry 1: unknown field 'hold': did you mean 'holds'"),
+        ({"holds": [{"number": "a", "xyz": 1}]}, "unknown field 'holds.0.xyz': known are above, below, number"),
         ({"text": "{a:.3f}"}, "without a format"),
         ({"numbers": {"a": {"metric": "h_norm", "method": "dfa", "layer": 7}}}, "layer 7 is outside"),
         ({"numbers": {"a": {"metric": "g_norms", "method": "dfa"}}}, "not one number per run"),

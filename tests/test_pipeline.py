@@ -118,5 +118,7 @@ def test_mistakes_are_named_before_anything_runs(project):
     assert wrong.returncode == 1 and "depth_ladder" in wrong.stderr
     wrong = creditaudit(project, "train", "--profile", "smok")
     assert wrong.returncode == 1 and "smoke" in wrong.stderr
+    early = creditaudit(project, "appendix", "--profile", "quick")
+    assert early.returncode == 1 and "`make reproduce PROFILE=quick` trains first" in early.stderr
     listed = creditaudit(project, "train", "--profile", "paper", "--dry-run", "--section", "depth_ladder")
     assert "72 of 72 runs to train" in listed.stdout, listed.stderr

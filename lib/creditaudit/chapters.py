@@ -22,7 +22,7 @@ _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
 
 
 class AppendixError(RuntimeError):
-    """The appendix cannot be made; the message names the notebook and the cell."""
+    """The appendix cannot be made; the message names the section or the cell, and what to do."""
 
 
 @dataclass

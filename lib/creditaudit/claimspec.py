@@ -6,7 +6,7 @@ A *quantity* is a metric (`metrics.METRICS`) of a run: `{metric: h_norm, method:
 and shapes are nothing but lists of statements; `statements(claim)` spells them out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -209,22 +209,19 @@ def _claim(head: dict[str, Any], place: str, entry: dict[str, Any]) -> Claim:
     try:
         return Claim(**(entry | {"section": section, "set": set_name, "setting": setting}))
     except ValidationError as error:
-        raise ClaimsError(f"claim {name}: {_explain(error)}") from None
+        fields = [field for field in Claim.model_fields if field not in ("section", "set", "setting")]
+        parts = {"quantity": Quantity, "minus": Quantity, "all": Statement, "setting": Setting}
+        raise ClaimsError(f"claim {name}: {reason(error, fields, parts)}") from None
 
 
-def _explain(error: ValidationError) -> str:
+def reason(error: ValidationError, fields: Iterable[str], parts: Mapping[str, type[Strict]]) -> str:
+    """The first problem in a sentence; `fields` may stand at the top, `parts` tells what their values are made of."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"])
+    location = problem["loc"]
+    where = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
-        return f"unknown field {where!r}{nearest(str(problem['loc'][-1]), _fields_at(problem['loc']))}"
+        known = next((parts[part].model_fields for part in reversed(location[:-1]) if part in parts), fields)
+        return f"unknown field {where!r}{nearest(str(location[-1]), known)}"
     text = problem["msg"].removeprefix("Value error, ")
     hint = WRITE_FLOATS if isinstance(problem["input"], str) and "number" in text else ""
     return f"{where}: {text}{hint}" if where else f"{text}{hint}"
-
-
-def _fields_at(location: tuple) -> list[str]:
-    """The names that were possible where an unknown one stood."""
-    if len(location) == 1:
-        return [name for name in Claim.model_fields if name not in ("section", "set", "setting")]
-    models = {"quantity": Quantity, "minus": Quantity, "setting": Setting}
-    return list(models.get(location[-2], Statement).model_fields)

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from creditaudit import paths, yamlfile
-from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside
+from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside, reason
 from creditaudit.evidence import Evidence, Undecidable, natural
 from creditaudit.metrics import METRICS
 from creditaudit.report import digits, scatter, written
@@ -161,8 +161,11 @@ def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str
     found: dict[str, Explanation] = {}
     for place, raw in enumerate(entries, 1):
         try:
-            explanation = _settled(Entry(**raw), claims)
-        except (ValidationError, TypeError, ValueError) as error:
+            explanation = _settled(Entry.model_validate(raw), claims)
+        except ValidationError as error:
+            why = reason(error, Entry.model_fields, {"numbers": Number, "holds": Comparison})
+            raise ClaimsError(f"{path.name}, entry {place}: {why}") from None
+        except ValueError as error:
             raise ClaimsError(f"{path.name}, entry {place}: {error}") from None
         for name in explanation.entry.claims:
             if name in found:

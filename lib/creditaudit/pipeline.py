@@ -21,6 +21,7 @@ from creditaudit import (
     stamps,
     sweep,
 )
+from creditaudit.chapters import AppendixError
 from creditaudit.records import Store
 from creditaudit.spec import RunSpec
 from creditaudit.yamlfile import nearest
@@ -161,6 +162,12 @@ def rerender(profile: str) -> int:
     """From the records alone, without training: notebooks, claims, appendix."""
     check(profile)
     pairs = chosen()
+    untrained = ["/".join(pair) for pair in pairs if runs(profile, [pair]) and not _read_by(pair, profile)]
+    if untrained:
+        raise AppendixError(
+            f"profile {profile} has no run at all of {', '.join(untrained)}, so there is nothing to render: "
+            f"`make reproduce PROFILE={profile}` trains first"
+        )
     run_notebooks(profile, pairs)
     status = claims.run(profile)
     overview(profile)

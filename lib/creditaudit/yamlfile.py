@@ -30,6 +30,8 @@ def load(path: Path) -> Any:
     try:
         with path.open() as file:
             return yaml.load(file, _Loader)  # a SafeLoader
+    except yaml.constructor.ConstructorError as error:  # well-formed, but not as we read it
+        raise YamlError(f"{paths.shown(path)}: {' '.join(str(error).split())}") from None
     except yaml.YAMLError as error:
         raise YamlError(f"{paths.shown(path)}: not YAML: {' '.join(str(error).split())}") from None
 
