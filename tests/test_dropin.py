@@ -169,6 +169,33 @@ def test_states_and_gradient_are_those_of_the_definition(make, skip, after):
     assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
 
 
+class Local(Residual):
+    """As local rules train: every part learns alone, on a detached state."""
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x.detach() + block(x.detach()) if self.skip else block(x.detach())
+        return self.head(self.after(x.detach()))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_readout_that_learns_alone_still_has_its_gradient(skip):
+    torch.manual_seed(0)
+    net, x, y = Local(separate(), nn.LayerNorm(16), skip), torch.randn(40, 16), torch.randint(0, 10, (40,))
+    assert creditaudit.audit(net, x, y).g_norm_per_sample == pytest.approx(literal(net, x, y)[1], rel=1e-4)
+
+
+def test_a_detached_state_that_no_module_gets_is_refused_in_a_sentence():
+    class Pooled(Local):
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(nn.functional.layer_norm(x.detach(), [16]))
+
+    with pytest.raises(ValueError, match="detached before a module gets it"):
+        creditaudit.audit(Pooled(separate(), nn.Identity(), skip=False), torch.randn(9, 16), torch.zeros(9).long())
+
+
 def test_the_verdict_does_not_depend_on_how_many_pictures_are_given():
     net, x, y = (
         Residual([linear(), linear()], nn.Identity()),

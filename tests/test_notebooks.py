@@ -71,6 +71,22 @@ def test_wrong_parameters_are_refused_before_a_kernel_starts(project, monkeypatc
         notebooks.execute("tiny", "a", "smoke")
 
 
+def test_a_notebook_of_ones_own_stops_nothing(project):
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[new_code_cell("parameters = 1")]), paths.NOTEBOOKS / "Untitled.ipynb"
+    )
+    (paths.NOTEBOOKS / "Untitled1.ipynb").touch()
+    assert params.sections() == ["sample"] and params.profile_entry("smoke") == {"rate": 0.5}
+    with pytest.raises(ParameterError, match=r"notebooks/Untitled1.ipynb: needs exactly one cell tagged"):
+        params.declared("Untitled1")
+
+
+def test_an_unclosed_bracket_among_the_parameters_is_named_with_its_line(project):
+    sample_project.edit("sample", lambda cells: cells[0].update(source="a = ["))
+    with pytest.raises(ParameterError, match=r"notebooks/sample.ipynb: line 1 of its parameters: .*: a = \["):
+        params.declared("sample")
+
+
 def test_right_parameters_are_taken(project):
     section()
     assert params.validate("tiny", {"rate": 2, "floor": None}) == {"rate": 2.0, "floor": None}
@@ -164,7 +180,7 @@ def _believe(path, inputs):
         ("import time\ntime.sleep(60)", "timed out|CellTimeoutError"),
     ],
 )
-def test_failure_is_told_kept_and_not_believed(project, cell, reason):
+def test_failure_is_told_kept_and_costs_no_older_success(project, cell, reason):
     target = notebooks.executed_path("tiny", "default", "smoke")
     target.parent.mkdir(parents=True)
     target.write_text("an older success")
@@ -174,7 +190,8 @@ def test_failure_is_told_kept_and_not_believed(project, cell, reason):
     told = str(error.value)
     assert "code cell 3 failed" in told and cell.splitlines()[-1] in told
     assert "outputs/smoke/notebooks/failed/tiny--default.ipynb" in told
-    assert (target.parent / "failed" / target.name).exists() and not target.exists()
+    assert (target.parent / "failed" / target.name).exists()
+    assert target.read_text() == "an older success" and not stamps.sidecar(target).exists()
 
 
 def test_kernel_that_dies_in_silence_is_noticed():

@@ -167,14 +167,14 @@ def test_training_fetches_the_pictures_it_needs(outputs, monkeypatch, profile, f
 
 
 def test_what_is_misspelt_in_another_section_is_refused_before_anything_is_trained(outputs, monkeypatch):
-    def parameters(section, set_name, profile):
-        if (section, set_name) == ("audit", "d512_L12"):
-            raise params.ParameterError("methds")
-        return {}
+    right = params.parameters
 
-    monkeypatch.setattr(pipeline.params, "parameters", parameters)
+    def wrong(*place):
+        return right(*place) | ({"long_epochs": 1} if place[0] == "penalty_rescue" else {})
+
+    monkeypatch.setattr(pipeline.params, "parameters", wrong)
     monkeypatch.setattr(pipeline.sweep, "train_all", lambda *_: pytest.fail("trained"))
-    with pytest.raises(params.ParameterError, match="methds"):
+    with pytest.raises(params.ParameterError, match=r"penalty_rescue/d256_L4.yaml.*long_epochs = 1: not as long as"):
         pipeline.train("smoke", [("depth_ladder", "d512_L2")])
 
 

@@ -107,10 +107,23 @@ def _examine(model: nn.Module, blocks: list[nn.Module], x: Tensor, y: Tensor) ->
     _check_logits(logits, y)
     if not logits.requires_grad:
         raise ValueError("no gradient reaches the model's output: its forward runs under no_grad, or detaches")
-    states, last = stream.norms(len(x)), stream.last()
+    states = stream.norms(len(x))
     # the sum, not the mean, of the losses: a sample's gradient is then its own, whatever the batch
-    (gradient,) = torch.autograd.grad(cross_entropy(logits, y, reduction="sum"), last)
+    gradient = _gradient(cross_entropy(logits, y, reduction="sum"), stream)
     return states, torch.linalg.vector_norm(gradient.double().flatten(1), dim=-1), logits.argmax(-1) == y
+
+
+def _gradient(loss: Tensor, stream: Stream) -> Tensor:
+    """At h_L; a readout that learns alone detaches h_L, and then as it was given to the readout."""
+    for state in (stream.last(), stream.passed):
+        if state is not None:
+            (gradient,) = torch.autograd.grad(loss, state, retain_graph=True, allow_unused=True)
+            if gradient is not None:
+                return gradient
+    raise ValueError(
+        "no gradient reaches the last state: it is detached before a module gets it. Make what follows the blocks (a "
+        "functional norm) a module, or audit without the detach"
+    )
 
 
 def _checked(x: Tensor, y: Tensor, frozen_accuracy: float | None) -> tuple[Tensor, Tensor]:

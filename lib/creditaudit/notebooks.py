@@ -128,10 +128,9 @@ def _defect(notebook: NotebookNode) -> str | None:
 
 
 def _keep(notebook: NotebookNode, target: Path, problem: str) -> str:
-    """Move the remains aside, forget an older success, and describe what happened."""
+    """Put the remains aside, have an older success executed again, and describe what happened."""
     kept = _failed_path(target)
     write_atomically(kept, nbformat.writes(notebook))
-    target.unlink(missing_ok=True)
     stamps.forget(target)
     own = [cell for cell in _code_cells(notebook) if "injected-parameters" not in cell.metadata.get("tags", [])]
     started = [cell for cell in own if cell.metadata.get("papermill", {}).get("start_time")]  # its status is no guide

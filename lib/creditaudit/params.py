@@ -29,6 +29,15 @@ from creditaudit.yamlfile import nearest
 
 IDENTITY = ("profile", "set_name")  # which execution this is: never set by a file
 DEFAULT_SET = "default"  # the one set that needs no file
+_STANDS_FOR = {  # a parameter, or each of its entries, that is a field of the spec under another name
+    "methods": "method",
+    "swept": "method",
+    "seeds": "seed",
+    "penalties": "penalty",
+    "rescue": "penalty",
+    "long_epochs": "epochs",
+    "train_epochs": "epochs",
+}
 _TYPES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, tuple)} | {"Literal": Literal}
 
 
@@ -44,8 +53,8 @@ def source_path(section: str) -> Path:
 
 
 def sections() -> list[str]:
-    """Every section that has a notebook."""
-    return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb"))
+    """Every notebook with parameters; any other (JupyterLab's Untitled.ipynb) is a person's own affair."""
+    return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb") if _parameter_cells(path))
 
 
 def sets(section: str) -> list[str]:
@@ -56,11 +65,24 @@ def sets(section: str) -> list[str]:
 def declared(section: str) -> dict[str, tuple[Any, Any]]:
     """name -> (type, default), as the tagged cell declares them."""
     path = source_path(section)
-    cells = json.loads(path.read_text())["cells"]
-    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    tagged = _parameter_cells(path)
     if len(tagged) != 1:
         raise ParameterError(f"{paths.shown(path)}: needs exactly one cell tagged 'parameters', has {len(tagged)}")
-    return dict(_assignment(node, path) for node in ast.parse("".join(tagged[0]["source"])).body)
+    try:
+        assignments = ast.parse(tagged[0]).body
+    except SyntaxError as error:
+        place = f"line {error.lineno} of its parameters"
+        raise ParameterError(f"{paths.shown(path)}: {place}: {error.msg}: {error.text or ''}".rstrip()) from None
+    return dict(_assignment(node, path) for node in assignments)
+
+
+def _parameter_cells(path: Path) -> list[str]:
+    """The sources of the cells tagged `parameters`; what is not a notebook has none."""
+    try:
+        cells = json.loads(path.read_text())["cells"]
+        return ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    except (ValueError, LookupError, TypeError):
+        return []
 
 
 def defaults(section: str) -> dict[str, Any]:
@@ -182,12 +204,10 @@ def _checked(name: str, declared_type: Any, value: Any, file: str) -> Any:
 
 
 def _in_range(name: str, value: Any, file: str) -> None:
-    """A parameter named like a field of the spec (or its plural) must be a value that field can take."""
+    """A parameter that stands for a field of the spec must be a value that field can take."""
     if isinstance(value, list) and (not value or len({str(item) for item in value}) < len(value)):
         raise ParameterError(f"{file}: {name} = {value!r} must have at least one entry, and none twice")
-    singular = name[:-3] + "y" if name.endswith("ies") else name.removesuffix("s")
-    fields = RunSpec.model_fields | {"rescue": RunSpec.model_fields["penalty"]}
-    field = fields.get(name) or fields.get(singular) or fields.get(name.split("_")[-1])  # long_epochs: epochs
+    field = RunSpec.model_fields.get(_STANDS_FOR.get(name, name))
     if field is None or value is None:
         return
     adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)

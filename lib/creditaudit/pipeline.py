@@ -23,7 +23,7 @@ from creditaudit import (
 )
 from creditaudit.chapters import AppendixError
 from creditaudit.records import Store
-from creditaudit.spec import RunSpec
+from creditaudit.spec import RunSpec, SpecError
 from creditaudit.yamlfile import nearest
 
 OVERVIEW = "overview"  # read first, executed last: it shows the verdicts on all the others
@@ -71,7 +71,10 @@ def overruled(profile: str, pairs: Chosen) -> str | None:
 def check(profile: str) -> None:
     """Refuse what is misspelt anywhere, before anything starts: in every section's parameters, claims, explanations."""
     for pair in chosen():
-        params.parameters(*pair, profile)
+        try:
+            runs(profile, [pair])
+        except SpecError as error:
+            raise params.ParameterError(f"params/{'/'.join(pair)}.yaml, profile {profile}: {error}") from None
     explanations.load_explanations(claimspec.load_claims())
 
 
@@ -115,16 +118,17 @@ def dry_run(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
 
 def run_notebooks(profile: str, pairs: Chosen) -> None:
     """All but the overview, which shows the verdicts and comes after them."""
+    inputs = _read_by(pairs, profile)
     for pair in pairs:
         if pair[0] != OVERVIEW:
-            notebooks.execute(*pair, profile, inputs=_read_by(pair, profile))
+            notebooks.execute(*pair, profile, inputs=inputs[pair])
 
 
 def overview(profile: str) -> None:
-    everything = [path for pair in chosen() for path in _read_by(pair, profile)]
+    everything = (paths.profile_dir(profile) / "runs").glob("*.json")  # it tells what they all cost
     shown = [paths.profile_dir(profile) / name for name in ("claims.json", "identity.json")]
     asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # it counts the runs these ask for
-    notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=everything + shown + asked)
+    notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=[*everything, *shown, *asked])
 
 
 def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu", strict: bool = False) -> int:
@@ -162,7 +166,8 @@ def rerender(profile: str) -> int:
     """From the records alone, without training: notebooks, claims, appendix."""
     check(profile)
     pairs = chosen()
-    untrained = ["/".join(pair) for pair in pairs if runs(profile, [pair]) and not _read_by(pair, profile)]
+    there = _read_by(pairs, profile)
+    untrained = ["/".join(pair) for pair in pairs if runs(profile, [pair]) and not there[pair]]
     if untrained:
         raise AppendixError(
             f"profile {profile} has no run at all of {', '.join(untrained)}, so there is nothing to render: "
@@ -175,7 +180,9 @@ def rerender(profile: str) -> int:
     return status
 
 
-def _read_by(pair: tuple[str, str], profile: str) -> list[Path]:
-    """The records a section shows (and the overview's share of them)."""
+def _read_by(pairs: Chosen, profile: str) -> dict[tuple[str, str], list[Path]]:
+    """The records each section shows, and those of further seeds, which count in its verdicts."""
     store = Store(paths.profile_dir(profile))
-    return [store.path(spec) for spec in runs(profile, [pair]) if store.path(spec).exists()]
+    there = {store.path(record.spec): record.spec.but(seed=0) for record in store.all()}
+    asked = {pair: {spec.but(seed=0) for spec in runs(profile, [pair])} for pair in pairs}
+    return {pair: [path for path, spec in there.items() if spec in asked[pair]] for pair in pairs}

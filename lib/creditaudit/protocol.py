@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from creditaudit.spec import RunSpec
+from creditaudit.spec import RunSpec, SpecError
 
 
 def depth_ladder(methods: Sequence[str], seeds: Sequence[int], **shape: Any) -> list[RunSpec]:
@@ -43,6 +43,8 @@ def penalty_rescue(
     runs = vanilla + [run.but(penalty=rescue) for run in vanilla] + [run.frozen() for run in vanilla]
     runs += [RunSpec(method=m, penalty=p, seed=s, **shape) for s in seeds for p in penalties for m in swept]
     if long_epochs:
+        if vanilla and long_epochs < vanilla[0].epochs:
+            raise SpecError(f"long_epochs = {long_epochs}: not as long as epochs = {vanilla[0].epochs} (or null: none)")
         runs += [RunSpec(method="dfa", penalty=rescue, seed=s, **shape).but(epochs=long_epochs) for s in seeds]
     return list(dict.fromkeys(runs))
 
