@@ -1,6 +1,6 @@
 """Made-up run records in the real schema, for tests that need records but no training.
 
-No two lists are alike, so that a metric which reads the wrong one, or the wrong layer, shows.
+No two lists are alike, so that what reads the wrong one shows (layers and epochs: test_metrics).
 """
 
 from typing import Any

@@ -189,17 +189,17 @@ def test_figure_bytes_are_stable_and_heavy_ones_become_pixels(monkeypatch):
 
 def test_table_as_markdown():
     frame = pd.DataFrame({"a|b": ["x|y", None], "v": [0.12345, float("nan")], "n": [3, 4]})
-    assert display.as_markdown(frame, {"v": ".2f"}).splitlines() == [
+    assert display.as_markdown(frame).splitlines() == [
         r"| a\|b | v | n |",
         "| :--- | ---: | ---: |",
-        r"| x\|y | 0.12 | 3 |",
+        r"| x\|y | 0.1235 | 3 |",
         "| – | – | 4 |",
     ]
 
 
 def test_a_table_of_the_pdf_is_fitted_to_the_page_by_the_template_not_by_pandoc():
     frame = pd.DataFrame({"short": ["a"], "prose": ["many words " * 40]})
-    body = appendix_pdf._typst(f"# Title\n\nD3's lead-in.\n\n{display.as_markdown(frame, {})}\n\n: Caption")
+    body = appendix_pdf._typst(f"# Title\n\nD3's lead-in.\n\n{display.as_markdown(frame)}\n\n: Caption")
     assert "#fitted(" in body and "#table(" not in body
     assert "columns: 2" in body and "%" not in body
     assert "#block(sticky: true)[" in body and "D3’s" in body

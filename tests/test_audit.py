@@ -92,11 +92,12 @@ def test_seeds_that_differ_are_told_as_such_everywhere():
 def test_whom_the_studys_own_accuracies_would_judge_otherwise():
     """Published: EP .316, below DFA's frozen .349; FA above it, DFA below."""
     rows = tables_audit.per_run(runs_of(records(["fa", "dfa", "ep"], ep=(0.42, 0.35, 8.0, 1e-4, 0.05))))
-    told = findings_audit.by_the_studys_accuracies(rows, "d256_L4")
+    assert "no frozen accuracy of this shape after as many epochs" in findings_audit.by_the_studys_accuracies(rows)
+    told = findings_audit.by_the_studys_accuracies(rows.assign(epochs=100))
     assert told.endswith("D3 is decided otherwise than here for EP (−3.3 pp there, +7.1 pp here).")
-    alike = tables_audit.per_run(runs_of(records(["fa", "dfa"])))
-    assert "is decided as here for FA and DFA." in findings_audit.by_the_studys_accuracies(alike, "d256_L4")
-    assert "no frozen accuracy" in findings_audit.by_the_studys_accuracies(alike, "d512_L12")
+    alike = tables_audit.per_run(runs_of(records(["fa", "dfa"]))).assign(epochs=100)
+    assert "is decided as here for FA and DFA." in findings_audit.by_the_studys_accuracies(alike)
+    assert "no frozen accuracy" in findings_audit.by_the_studys_accuracies(alike.assign(width=512, depth=12))
 
 
 def test_a_seed_that_overflowed_is_counted_out_of_the_mean_and_told():
@@ -184,6 +185,8 @@ def test_undefined_numbers_are_named_not_averaged():
     assert decisions.conclusions(tables_audit.pairs(runs), "accuracy + cosine") == {"dfa": False}
     table = tables_audit.conventions(runs)
     assert table["undefined"].item() == "5120 of 5120" and table[r"$\Gamma$ (input)"].item() is None
+    one_block = as_record(method="dfa", final={"gamma_in": [None, 0.1, 0.1, 0.1]})
+    assert tables_audit.conventions(runs_of([one_block]))[r"$\Gamma$ (input)"].item() is None
 
 
 @pytest.mark.parametrize(("methods", "seeds"), [(("bp", "dfa"), (42,)), (tuple(LOOKS), SEEDS)])

@@ -59,8 +59,7 @@ def test_the_published_ladder_satisfies_its_own_readings(published):
 
 def test_every_set_has_its_parameters(published):
     for claim in published:
-        folder = paths.PARAMS / claim.section
-        assert not folder.is_dir() or (folder / f"{claim.set}.yaml").exists(), claim.place
+        assert (paths.PARAMS / claim.section / f"{claim.set}.yaml").exists(), claim.place
 
 
 def test_every_metric_is_used(published):
@@ -297,7 +296,6 @@ def test_summary_counts_and_warns_of_luck(tmp_path):
     bare = judge(tmp_path, CELL | {"std": None}, seeded([0.300, 0.303, 0.305]))
     assert "since 1 means published without a std count as exact" in claims.summary([bare, result]).luck
     assert "40 of them had the runs for a test" in found.sentence and "about 2.0 of them wrongly" in found.sentence
-    assert list(claims.table([result])["verdict"]) == ["reproduced"]
 
 
 def test_metrics_read_what_they_say():

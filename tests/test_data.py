@@ -43,7 +43,7 @@ def test_every_crop_and_flip_is_bit_equal_to_torchvision(tiny):
 
 def test_every_byte_in_every_channel_is_bit_equal_to_torchvision():
     picture = np.arange(1024).astype(np.uint8).reshape(1, 32, 32).repeat(3, 0)
-    set_ = data.Dataset("bytes", picture[None], np.zeros(1, np.int64), picture[None], np.zeros(1, np.int64))
+    set_ = data.Dataset(picture[None], np.zeros(1, np.int64), picture[None], np.zeros(1, np.int64))
     x, _ = data.test_tensors(set_)
     assert torch.equal(x.view(3, 32, 32), slow_transform(picture, data.PAD, data.PAD, False))
 

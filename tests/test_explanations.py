@@ -43,6 +43,7 @@ def test_strict_wants_an_explanation_with_existing_records(tmp_path, monkeypatch
         ({"below": "norm"}, None),
         ({"above": "norm"}, "accuracy is 0.4, not above norm (200)"),
         ({"above": "cell"}, None),
+        ({"within": "cell"}, "accuracy is 0.4, not above 0.281 and below 0.321"),
         ({"below": "cell"}, "accuracy is 0.4, not below cell (0.3)"),
     ],
 )
@@ -88,6 +89,7 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
         ({"text": "so", "numbers": {}}, "at least 1 item"),
         ({"holds": [{"number": "b", "above": 1}]}, "speaks of b"),
         ({"holds": [{"number": "a"}]}, "above or below what"),
+        ({"holds": [{"number": "a", "within": "ladder.d256_L4.dfa.k44"}]}, r"did you mean 'ladder\.d256_L4\.dfa\.k4'"),
         ({"holds": [{"number": "a", "above": "ladder.d256_L4.dfa.k44"}]}, r"did you mean 'ladder\.d256_L4\.dfa\.k4'"),
         ({"hold": []}, "why.yaml, entry 1: unknown field 'hold': did you mean 'holds'"),
         ({"holds": [{"number": "a", "xyz": 1}]}, "unknown field 'holds.0.xyz': known are above, below, number"),

@@ -61,6 +61,8 @@ def test_identity_draws(seeds, tmp_path, monkeypatch):
     fig.canvas.draw()
     plt.close(fig)
     assert f"n = {len(seeds)} seed" in findings_identity.reading(tidy)
+    assert "nearly linear classifier, and every gain" in findings_identity.meaning(tidy)
+    assert "not nearly the identity" in findings_identity.meaning(tidy.assign(cosine=0.7))
 
 
 def test_every_method_has_its_own_look():

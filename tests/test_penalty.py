@@ -62,6 +62,8 @@ def test_cosine_and_function_rank_differently_only_if_the_runs_say_so():
     assert findings_penalty.ranks(agreeing, RESCUE).startswith("Cosine and function agree on the first place")
     alone = tables_penalty.per_run(runs_of(records(["bp", "dfa"])))
     assert "nothing to rank" in findings_penalty.ranks(alone, RESCUE)
+    blind = rows.assign(gamma_deep=rows.gamma_deep.where(rows.method != "cb"))
+    assert "The deep cosine of Credit Bridge is undefined" in findings_penalty.ranks(blind, RESCUE)
 
 
 def test_sweep_lists_every_lambda_the_longer_run_and_both_controls():

@@ -10,10 +10,10 @@ from creditaudit.claims import Result
 from creditaudit.collect import Runs, resume_command
 from creditaudit.decisions import ABOVE_CHANCE
 from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, shape, undecided
+from creditaudit.findings_identity import NEARLY
 from creditaudit.report import summary
 
 MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
-NEARLY = 0.9  # cosine of what leaves the untrained stack with what enters: from here on it is nearly the identity
 
 
 def depth(ladders: Iterable[Runs]) -> str:

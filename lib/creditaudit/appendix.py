@@ -17,10 +17,10 @@ from creditaudit.verdicts import VERDICTS
 Order = list[tuple[str, str]]
 
 
-def render(profile: str, order: Order | None = None) -> tuple[Path, Path]:
+def render(profile: str) -> tuple[Path, Path]:
     """Write the appendix of a profile and return its two paths."""
     config = _config()
-    made = chapters(order or contents(config), profile)
+    made = chapters(contents(config), profile)
     front = {
         "title": config["title"],
         "subtitle": config.get("subtitle", ""),
@@ -67,4 +67,8 @@ def _config() -> dict[str, Any]:
     path = paths.PARAMS / "appendix.yaml"
     if not path.exists():
         raise AppendixError(f"{paths.shown(path)} is missing: it gives the title and the order")
-    return yamlfile.load(path)
+    config = yamlfile.load(path)
+    for name in ("title", "order"):
+        if not isinstance(config, dict) or not config.get(name):
+            raise AppendixError(f"{paths.shown(path)}: {name} is missing")
+    return config

@@ -125,7 +125,10 @@ def render_html(chapters: list[Chapter], **front: Any) -> str:
     if loaded:
         raise AppendixError(f"the appendix would load from outside: {loaded[0]}")
     if len(html.encode()) > LIMIT:
-        raise AppendixError(f"the appendix has {len(html.encode()) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f} MB")
+        raise AppendixError(
+            f"the appendix has {len(html.encode()) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f} MB: name fewer sets in "
+            "params/appendix.yaml; the executed notebooks are all there"
+        )
     return html
 
 

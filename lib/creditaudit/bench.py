@@ -146,6 +146,7 @@ def weigh() -> tuple[float, float]:
     pipe, theirs = context.Pipe()
     process = context.Process(target=_train_and_weigh, args=(theirs,))
     process.start()
+    theirs.close()  # else a process that dies is waited for without end
     memory, diagnosing = pipe.recv()
     process.join()
     return memory, diagnosing

@@ -22,12 +22,10 @@ from creditaudit.evidence import Evidence, Undecidable, natural
 from creditaudit.explanations import load_explanations, unexplained
 from creditaudit.metrics import METRICS, scaled
 from creditaudit.records import Store, write_atomically
-from creditaudit.report import Summary, print_table, summary, table
+from creditaudit.report import print_table, summary
 from creditaudit.verdicts import Reason, Verdict
 
-__all__ = [
-    "Claim", "ClaimsError", "Result", "Summary", "check", "load_claims", "print_table", "run", "summary", "table",
-]  # fmt: skip
+__all__ = ["Claim", "ClaimsError", "Result", "check", "load_claims", "run", "summary"]
 
 STUDY_SEEDS = (42, 123, 456)
 

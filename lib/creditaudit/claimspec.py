@@ -145,6 +145,13 @@ def inside(quantity: Quantity, setting: Setting) -> None:
         raise ValueError(f"k = {quantity.k} is outside 0..{setting.depth}")
 
 
+def band(claim: Claim) -> tuple[float, float]:
+    """The published value less and plus its margin, in natural units."""
+    if claim.quantity.log:
+        return claim.expected / 10**claim.margin, claim.expected * 10**claim.margin
+    return claim.expected - claim.margin, claim.expected + claim.margin
+
+
 def rungs(claim: Claim) -> list[Quantity]:
     """The quantities a shape compares, in order."""
     return [claim.quantity.model_copy(update={"k": k}) for k in claim.over["k"]]
@@ -183,10 +190,13 @@ def quantities(claim: Claim) -> Iterator[Quantity]:
 def load_claims(path: Path | None = None) -> list[Claim]:
     """Every claim of claims.yaml, in its order, or an error that names the first wrong one."""
     path = path or paths.PARAMS / "claims.yaml"
-    head = yamlfile.load(path)
+    head = yamlfile.load(path) or {}
     for name in head:
         if name not in HEAD:
             raise ClaimsError(f"{path.name}: unknown field {name!r}{nearest(name, HEAD)}")
+    for name in HEAD:
+        if name not in head:
+            raise ClaimsError(f"{path.name}: {name} is missing")
     claims = [_claim(head, place, entry) for place, entries in head["claims"].items() for entry in entries]
     seen: set[str] = set()
     for claim in claims:

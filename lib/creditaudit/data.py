@@ -37,7 +37,6 @@ TINY = Path(__file__).parent / "assets" / "tiny.png"  # real CIFAR-10 pictures f
 class Dataset:
     """Pictures uint8 [N, 3, 32, 32], labels int64 [N]."""
 
-    name: str
     train_images: np.ndarray
     train_labels: np.ndarray
     test_images: np.ndarray
@@ -52,7 +51,7 @@ def load(name: str, train_size: int | None = None, test_size: int | None = None)
     train_images, train_labels, test_images, test_labels = readers[name]()
     train = _first("train_size", train_size, len(train_labels))
     test = _first("test_size", test_size, len(test_labels))
-    return Dataset(name, train_images[:train], train_labels[:train], test_images[:test], test_labels[:test])
+    return Dataset(train_images[:train], train_labels[:train], test_images[:test], test_labels[:test])
 
 
 def _first(field: str, size: int | None, available: int) -> int:

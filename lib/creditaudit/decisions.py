@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from creditaudit import diagnosis, style
-from creditaudit.diagnosis import D1_LIMIT, D3_GAIN
+from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN
+from creditaudit.diagnostics import BATCH
 from creditaudit.metrics import gain, read
 from creditaudit.records import Record
+from creditaudit.report import digits
 from creditaudit.spreads import as_table
 
 ABOVE_CHANCE = 2.0  # times chance: what "it learns" usually means
@@ -88,7 +90,7 @@ CRITERIA = (
         learns_and_aligns,
     ),
     Criterion("D1", f"no block grows the stream more than {D1_LIMIT:g}-fold", scale_is_stable),
-    Criterion("D2", "$\\lVert g_L \\rVert \\geq 10^{-7}$, batches of 128", reference_is_valid),
+    Criterion("D2", f"$\\lVert g_L \\rVert$ at least {digits(D2_FLOOR)}, batches of {BATCH}", reference_is_valid),
     Criterion("D3", f"at least {100 * D3_GAIN:g} pp above the same method with frozen blocks", depth_is_used),
     Criterion("D1–D3", "all three", passes),
 )

@@ -34,12 +34,9 @@ def show_figure(fig: Figure, caption: str, alt: str, name: str | None = None, pr
     _caption(caption)
 
 
-def show_table(
-    frame: pd.DataFrame, caption: str, name: str | None = None, formats: dict[str, str] | None = None
-) -> None:
-    """Show a frame as a markdown table; `formats` gives a column's format spec, e.g. {"accuracy": ".3f"}."""
-    notes = {"caption": _required(caption, "caption", name)} | ({"name": name} if name else {})
-    _publish({"text/markdown": as_markdown(frame, formats or {})}, {"text/markdown": notes})
+def show_table(frame: pd.DataFrame, caption: str) -> None:
+    """Show a frame as a markdown table."""
+    _publish({"text/markdown": as_markdown(frame)}, {"text/markdown": {"caption": _required(caption, "caption")}})
     _caption(caption)
 
 
@@ -48,9 +45,9 @@ def show_text(markdown: str) -> None:
     _publish({"text/markdown": markdown}, {})
 
 
-def as_markdown(frame: pd.DataFrame, formats: dict[str, str]) -> str:
+def as_markdown(frame: pd.DataFrame) -> str:
     """A pipe table; columns of numbers are right-aligned, a missing value is a dash, the index is dropped."""
-    columns = {str(name): [_cell(value, formats.get(str(name), "")) for value in frame[name]] for name in frame}
+    columns = {str(name): [_cell(value) for value in frame[name]] for name in frame}
     columns = {name: [_unbroken(text) for text in texts] for name, texts in columns.items()}
     rule = ["---:" if all(map(_NUMERIC.fullmatch, texts)) else ":---" for texts in columns.values()]
     rows = [[_escaped(name) for name in columns], rule, *map(list, zip(*columns.values(), strict=True))]
@@ -62,12 +59,12 @@ def _unbroken(text: str) -> str:
     return text.replace(" ", "\u00a0") if _NUMERIC.fullmatch(text) else text
 
 
-def _cell(value: Any, spec: str) -> str:
+def _cell(value: Any) -> str:
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return "–"
     if isinstance(value, float):
-        return format(value, spec or ".4g")
-    return _escaped(format(value, spec) if spec else str(value))
+        return f"{value:.4g}"
+    return _escaped(str(value))
 
 
 def _escaped(text: str) -> str:
@@ -90,7 +87,7 @@ def _saved(fig: Figure, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _required(text: str, what: str, name: str | None) -> str:
+def _required(text: str, what: str, name: str | None = None) -> str:
     if not text.strip():
         raise ValueError(f"{name or 'this figure or table'} has no {what}: say what it shows")
     return text.strip()

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from creditaudit import paths, yamlfile
-from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, inside, reason
+from creditaudit.claimspec import Claim, ClaimsError, Quantity, Setting, Strict, band, inside, reason
 from creditaudit.evidence import Evidence, Undecidable, natural
 from creditaudit.metrics import METRICS
 from creditaudit.report import digits, scatter, written
@@ -38,7 +38,7 @@ class Number(Quantity):
 
 
 class Comparison(Strict):
-    """What the words say of a number: its mean lies above, below, or between.
+    """What the words say of a number: its mean lies above, below, between, or within a claim's margin.
 
     A bound is a value, the name of another number, or the id of a claim: what the study published.
     """
@@ -46,11 +46,12 @@ class Comparison(Strict):
     number: str
     above: float | str | None = None
     below: float | str | None = None
+    within: str | None = None
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        if self.above is None and self.below is None:
-            raise ValueError(f"what holds of {self.number!r}: above or below what?")
+        if (self.above is None and self.below is None) == (self.within is None):
+            raise ValueError(f"what holds of {self.number!r}: above or below what, or within whose margin?")
         return self
 
     def fails(self, means: dict[str, float]) -> str | None:
@@ -62,7 +63,9 @@ class Comparison(Strict):
         if (above is None or value > above) and (below is None or value < below):
             return None
         asked = [
-            f"{word} {bound}" + (f" ({digits(means.get(bound, math.nan))})" if isinstance(bound, str) else "")
+            f"{word} {bound} ({digits(means.get(bound, math.nan))})"
+            if isinstance(bound, str)
+            else f"{word} {bound:.3g}"
             for word, bound in (("above", self.above), ("below", self.below))
             if bound is not None
         ]
@@ -192,7 +195,18 @@ def _settled(entry: Entry, claims: list[Claim]) -> Explanation:
         if bound not in single:
             raise ClaimsError(f"holds: no number and no claim of one value {bound!r}{nearest(bound, single)}")
         published[bound] = single[bound]
-    return Explanation(entry=entry, settings=settings, published=published)
+    holds = [_spelled_out(line, {name: by_id[name] for name in single}) for line in entry.holds]
+    return Explanation(entry=entry.model_copy(update={"holds": holds}), settings=settings, published=published)
+
+
+def _spelled_out(line: Comparison, claims: dict[str, Claim]) -> Comparison:
+    """`within` as the two bounds that it means."""
+    if line.within is None:
+        return line
+    if line.within not in claims:
+        raise ClaimsError(f"holds: no claim of one value {line.within!r}{nearest(line.within, claims)}")
+    low, high = band(claims[line.within])
+    return Comparison(number=line.number, above=low, below=high)
 
 
 def unexplained(contradicted: Iterable[str], known: dict[str, Explanation], evidence: Evidence) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from creditaudit import decisions, metrics, style
-from creditaudit.claimspec import load_claims
+from creditaudit.claimspec import depth_of, load_claims
 from creditaudit.collect import Runs
 from creditaudit.credit.settings import CREDIT_BRIDGE
 from creditaudit.diagnosis import (
@@ -19,12 +19,12 @@ from creditaudit.diagnosis import (
     reference_is_valid,
     scale_is_stable,
 )
-from creditaudit.diagnostics import RHO_EPS, RHO_RELATIVE_EPS
+from creditaudit.diagnostics import BATCH, RHO_EPS, RHO_RELATIVE_EPS, TRAJECTORY_BATCH
 from creditaudit.findings import listed, undecided
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, decades, named_means, sample_note, scatter_note, spread
 from creditaudit.tables import summarise
-from creditaudit.tables_audit import pairs, per_run, trained
+from creditaudit.tables_audit import STUDY_BASELINE, pairs, per_run, trained
 
 NOTHING = "**No run has finished yet.**"
 
@@ -129,13 +129,14 @@ def norms_caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     last = epochs[epochs.epoch == epochs.epochs]
     scale, reference = _failing(last, "growth", scale_is_stable), _failing(last, "g_last", reference_is_valid)
     audited, bands = _failing(rows, "g_last", reference_is_valid), scatter_note(rows, "bands")
-    other = "" if audited == reference else f" (at the verdict table's batch of 128: {listed(audited) or 'none'})"
+    other = "" if audited == reference else f" (at the verdict table's batch of {BATCH}: {listed(audited) or 'none'})"
     warm = ", dotted: where Credit Bridge's warm-up ends" if warm_up_epochs(epochs) else ""
     return (
-        f"**After the last epoch D1 fails in {listed(scale) or 'none'}, and at batch 1024 D2 fails in "
+        f"**After the last epoch D1 fails in {listed(scale) or 'none'}, and at batch {TRAJECTORY_BATCH} D2 fails in "
         f"{listed(reference) or 'none'}{other}.** Norms over epochs, geometric means ({bands}, decades){warm}; "
-        "each run's a median over the first 1024 test pictures. $\\lVert g_L \\rVert$ of a mean loss over 1024 reads "
-        "eight times smaller than the table's, over 128, against the same floor."
+        f"each run's a median over the first {TRAJECTORY_BATCH} test pictures. $\\lVert g_L \\rVert$ of a mean loss "
+        f"over {TRAJECTORY_BATCH} reads {TRAJECTORY_BATCH / BATCH:g} times smaller than the table's, over {BATCH}, "
+        "against the same floor."
     )
 
 
@@ -153,21 +154,22 @@ def verdict_caption(rows: pd.DataFrame) -> str:
         return NOTHING
     return (
         f"**{_passing(rows)}.** D1: the largest growth over one block, at most {D1_LIMIT:g}. D2: "
-        f"$\\lVert g_L \\rVert$ with the loss averaged over 128 pictures, at least {digits(D2_FLOOR)}; *per sample*: "
-        f"without any average. D3: accuracy minus the frozen network's in pp, at least {100 * D3_GAIN:g}; *over "
-        f"DFA's* subtracts DFA's frozen network, as the study does. {scatter_note(rows, '±')}; D1 and D2: geometric "
-        "means, the std in decades."
+        f"$\\lVert g_L \\rVert$ with the loss averaged over {BATCH} pictures, at least {digits(D2_FLOOR)}; *per "
+        f"sample*: without any average. D3: accuracy minus the frozen network's in pp, at least {100 * D3_GAIN:g}; "
+        f"*over DFA's* subtracts DFA's frozen network, as the study does. {scatter_note(rows, '±')}; D1 and D2: "
+        "geometric means, the std in decades."
     )
 
 
-def by_the_studys_accuracies(rows: pd.DataFrame, set_name: str) -> str:
+def by_the_studys_accuracies(rows: pd.DataFrame) -> str:
     """For whom D3 would be decided otherwise by what the study published; it subtracts DFA's frozen network."""
-    known = {claim.id: claim.expected for claim in load_claims()}
-    frozen = known.get(f"ladder.{set_name}.dfa.k0")
+    known = _published_accuracies(rows)
+    frozen = known.get(("depth_ladder", STUDY_BASELINE, 0))
     if frozen is None:
-        return "The study publishes no frozen accuracy of this shape, so its own D3 cannot be told."
+        return "The study publishes no frozen accuracy of this shape after as many epochs: its own D3 cannot be told."
     ours = {method: own.gain_dfa.mean() for method, own in by_method(rows.dropna(subset=["gain_dfa"]))}
-    theirs = {method: 100 * (known.get(f"audit.{set_name}.accuracy.{method}", math.nan) - frozen) for method in ours}
+    full = int(rows.depth.iloc[0])
+    theirs = {method: 100 * (known.get(("audit", method, full), math.nan) - frozen) for method in ours}
     both = [method for method in ours if not math.isnan(theirs[method])]
     told = [
         f"{style.name(method)} ({theirs[method]:+.1f} pp there, {ours[method]:+.1f} pp here)".replace("-", "−")
@@ -177,6 +179,18 @@ def by_the_studys_accuracies(rows: pd.DataFrame, set_name: str) -> str:
     same = f"as here for {listed([style.name(method) for method in both])}" if both else "for none that has runs here"
     how = f"otherwise than here for {listed(told)}" if told else same
     return f"By the accuracies the study published, over DFA's frozen network, D3 is decided {how}."
+
+
+def _published_accuracies(rows: pd.DataFrame) -> dict[tuple[str, str, int], float]:
+    """section, method and k -> the study's, for the shape and epochs of these runs."""
+    shapes = set(zip(rows.width, rows.depth, rows.epochs, strict=True))
+    return {
+        (claim.section, claim.quantity.method, depth_of(claim.quantity.k, claim.setting)): claim.expected
+        for claim in reversed(load_claims())  # so that a table's own value stays, not that of a cross-check after it
+        if claim.kind == "equivalence"
+        and (claim.quantity.metric, claim.quantity.penalty, claim.quantity.epochs) == ("test_accuracy", 0.0, None)
+        and (claim.setting.width, claim.setting.depth, claim.setting.epochs) in shapes
+    }
 
 
 def _passing(rows: pd.DataFrame) -> str:
@@ -207,9 +221,10 @@ def _conjugated(names: list[str], verb: str) -> str:
 def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
     if rows.empty:
         return NOTHING
-    deep = f"blocks 1 to {runs.specs[0].depth - 1}"
+    last = runs.specs[0].depth - 1
+    deep = f"Averaged over blocks 1 to {last} the cosine is {named_means(rows, 'gamma_deep')}"
     return (
-        f"**Averaged over {deep} the cosine is {named_means(rows, 'gamma_deep')}.** Credit against the gradient at the "
+        f"**{deep if last else 'There is one block, and none behind it'}.** Credit against the gradient at the "
         "block's *input*; $\\rho$ and nudging in float64; a useful nudge is negative, drawn in decades both ways "
         f"(means, {scatter_note(rows)}). Grey, ±2 std of credit that knows nothing: light, one random direction for "
         "all samples, $2/\\sqrt{d}$; dark, one for each sample."
@@ -293,6 +308,6 @@ def _by_the_coarser_bar(found: list[decisions.Pair], fooled: list[str], bar: flo
     if not told:
         return ""
     return (
-        f" It hangs on the null too: by $3/\\sqrt{{dL}} = {bar:.3f}$, the bar of the methods without feedback "
-        f"matrices, the cosine accepts {listed(told)}."
+        f" It hangs on the null too: by ${decisions.ABOVE_NULL:g}/\\sqrt{{dL}} = {bar:.3f}$, the bar of the methods "
+        f"without feedback matrices, the cosine accepts {listed(told)}."
     )

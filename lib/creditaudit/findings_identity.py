@@ -4,6 +4,7 @@ import pandas as pd
 
 from creditaudit import identity, tables
 
+NEARLY = 0.9  # cosine of what leaves the untrained stack with what enters: from here on it is nearly the identity
 ALIKE = 0.1  # a relative difference that the eye would not see
 
 NO_CLAIMS = "The study publishes no identity check of this shape."
@@ -18,6 +19,21 @@ def reading(tidy: pd.DataFrame) -> str:
         f"At initialisation each block adds a residual of {tidy.ratio.mean():.3f} of the stream's norm; the stack "
         f"moves the stream by {moved} of its norm and leaves it at cosine {turned} with where it started "
         f"(n = {seeds} seed{'' if seeds == 1 else 's'})."
+    )
+
+
+def meaning(tidy: pd.DataFrame) -> str:
+    """What that makes of a network whose blocks are all frozen."""
+    cosine = tidy[tidy.layer == tidy.layer.max()].cosine.mean()
+    if cosine < NEARLY:
+        return (
+            f"At cosine {cosine:.2f} the stack is not nearly the identity: it hands the readout something else than "
+            "the embed gave it, and what $k=0$ can do is no longer what a nearly linear classifier can do."
+        )
+    return (
+        "The frozen stack is a near-norm-preserving random feature map: it hands the readout almost what the embed "
+        "gave it. Since embed and readout always train, $k=0$ is a trained, nearly linear classifier, and every gain "
+        "of depth must be counted from there and not from chance."
     )
 
 

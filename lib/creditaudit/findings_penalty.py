@@ -3,6 +3,7 @@
 import pandas as pd
 
 from creditaudit import style
+from creditaudit.diagnostics import BATCH, TRAJECTORY_BATCH
 from creditaudit.findings import HELPS, VERBS, bracketed, helps, listed
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, named_means, sample_note, scatter_note, spread
@@ -15,8 +16,8 @@ NOTHING = "**No run has finished yet.**"
 def sweep_table_caption(method: str) -> str:
     return (
         f"{style.name(method)} over $\\lambda$, frozen, and BP to compare with; mean ± std over $n$ seeds (ddof 1; "
-        "decades for norms). $\\lVert g_L \\rVert$ over batches of 128, cosine and $\\rho$ over blocks 1 to $L-1$, and "
-        "the cosine with feedback matrices never trained against; – where no credit drives the blocks."
+        f"decades for norms). $\\lVert g_L \\rVert$ over batches of {BATCH}, cosine and $\\rho$ over blocks 1 to "
+        "$L-1$, and the cosine with feedback matrices never trained against; – where no credit drives the blocks."
     )
 
 
@@ -31,8 +32,8 @@ def panels_caption(epochs: pd.DataFrame, method: str, rescue: float, seed: int) 
     depth = int(epochs.depth.iloc[0])
     return (
         f"**{lead}.** BP ends at {_ends(bp)}, the frozen network at accuracy {_value(frozen, 'accuracy')}. Seed {seed} "
-        f"alone, hence no error bars; norms are medians over one batch of 1024, gradients at layers {depth} (thick, "
-        f"D2's) and {depth // 2} (thin, the one the study plots)."
+        f"alone, hence no error bars; norms are medians over one batch of {TRAJECTORY_BATCH}, gradients at layers "
+        f"{depth} (thick, D2's) and {depth // 2} (thin, the one the study plots)."
     )
 
 
@@ -81,9 +82,12 @@ def control(rows: pd.DataFrame, rescue: float) -> str:
 def ranks(rows: pd.DataFrame, rescue: float) -> str:
     """Whether cosine and function put the same method first, and in how many seeds."""
     by_cosine, by_function = (ranking(rows, rescue, column) for column in ("gamma_deep", "accuracy"))
-    if len(by_cosine) < 2:
-        have = f"Only {style.name(by_cosine[0])}" if by_cosine else "No method but BP"
+    if len(by_function) < 2:
+        have = f"Only {style.name(by_function[0])}" if by_function else "No method but BP"
         return f"{have} has runs with the penalty, so there is nothing to rank yet."
+    if set(by_cosine) != set(by_function):
+        blind = listed([style.name(method) for method in by_function if method not in by_cosine])
+        return f"The deep cosine of {blind} is undefined, so cosine cannot rank what accuracy ranks."
     orders = (
         f"cosine ranks {' > '.join(map(style.name, by_cosine))}, accuracy {' > '.join(map(style.name, by_function))}"
     )

@@ -39,6 +39,13 @@ def ladders(profile: str) -> dict[str, Runs]:
     return {name: section_runs("depth_ladder", name, profile) for name in params.sets("depth_ladder")}
 
 
+def rescue(profile: str) -> tuple[Runs, float]:
+    """The penalty's runs of the first set, and the lambda of its comparison."""
+    name = params.sets("penalty_rescue")[0]
+    asked = params.parameters("penalty_rescue", name, profile)
+    return section_runs("penalty_rescue", name, profile), asked["rescue"]
+
+
 def sections(profile: str) -> list[Runs]:
     """The runs of every section and set that trains."""
     return [section_runs(name, set_name, profile) for name in protocol.SECTIONS for set_name in params.sets(name)]

@@ -144,12 +144,13 @@ class Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
         self.process.start()
+        theirs.close()  # else a worker that dies is waited for without end
 
     def start(self, number: int, steps: int) -> None:
         self.pipe.send((number, steps))
 
-    def result(self) -> float:
-        return self.pipe.recv()
+    def wait(self) -> None:
+        self.pipe.recv()
 
     def stop(self) -> None:
         self.process.terminate()
@@ -165,9 +166,8 @@ def _serve(pipe: "multiprocessing.connection.Connection") -> None:
         torch.set_num_threads(contender.threads)
         if number not in made:
             made[number] = contender.make(contender.spec)
-        begun = time.perf_counter()
         made[number](steps)
-        pipe.send(time.perf_counter() - begun)
+        pipe.send("done")
 
 
 def measure() -> list[Contender]:
@@ -189,6 +189,6 @@ def _take_turns(field_of: list[Contender], workers: list[Worker]) -> None:
             for worker in active:
                 worker.start(number, contender.steps if turn else 5)
             for worker in active:
-                worker.result()
+                worker.wait()
             if turn:
                 contender.times.append((time.perf_counter() - begun) / contender.steps / contender.processes)

@@ -19,7 +19,7 @@ def blocks() -> dict[str, str]:
     """Name of each generated block and what belongs into it."""
     results = claims.check(load_claims(), Store(paths.profile_dir(PROFILE)), PROFILE)
     return {
-        "verdicts": as_markdown(overview.summary_table(results), {}),
+        "verdicts": as_markdown(overview.summary_table(results)),
         "certainty": claims.summary(results).sentence,
         "cost": overview.cost(PROFILE, overview.ladders(PROFILE)),
     }

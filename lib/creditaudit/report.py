@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from creditaudit import style
 from creditaudit.claimspec import Claim, Quantity, Statement, statements
 from creditaudit.metrics import METRICS
@@ -61,24 +59,6 @@ def summary(results: Iterable["Result"]) -> Summary:
     bare = [result for result in tested if result.kind == "equivalence" and result.claim.std is None]
     alpha = results[0].claim.setting.alpha if results else 0.05
     return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, len(tested), len(bare))
-
-
-def table(results: Iterable["Result"]) -> pd.DataFrame:
-    """One row per claim, as text ready to print."""
-    rows = [
-        {
-            "section": result.claim.section,
-            "set": result.claim.set,
-            "id": result.id,
-            "claim": result.statement,
-            "published": published(result),
-            "observed": observed(result),
-            "verdict": result.verdict,
-            "reason": result.reason,
-        }
-        for result in results
-    ]
-    return pd.DataFrame(rows)
 
 
 def print_table(results: Iterable["Result"]) -> None:

@@ -9,6 +9,7 @@ from creditaudit.credit import RULES
 from creditaudit.credit.rule import RMS_EPS
 from creditaudit.credit.settings import CREDIT_BRIDGE, EQUILIBRIUM, STATE_BRIDGE, STRUCTURE
 from creditaudit.diagnosis import D1_LIMIT, D2_FLOOR, D3_GAIN, STABILITY_DRIFT
+from creditaudit.model import W2_STD
 from creditaudit.spec import RunSpec
 
 
@@ -22,7 +23,7 @@ def recipe() -> pd.DataFrame:
         "schedule": "cosine to zero, once per epoch; no clipping",
         "batch": str(spec.batch),
         "credit": f"local rules: each sample's $a_l$ is divided by its rms (+ {RMS_EPS:g}); BP: as it is",
-        "initial weights": "torch's own for a linear map; $W_2 \\sim \\mathcal{N}(0, 0.01^2)$, its bias 0",
+        "initial weights": f"torch's own for a linear map; $W_2 \\sim \\mathcal{{N}}(0, {W2_STD:g}^2)$, its bias 0",
         "feedback": "DFA: $B_l \\sim \\mathcal{N}(0, 1)/\\sqrt{10}$, the embed shares $B_0$; FA: "
         "$\\mathcal{N}(0, 1)/\\sqrt{d}$; drawn once",
         "frozen blocks": "no update and no weight decay; embed and readout always train",

@@ -167,13 +167,18 @@ def null_band(runs: Runs) -> dict[str, float]:
     return {"shared": spec.width**-0.5, "per_sample": one_block * float(nulls["std"].astype(float).mean())}
 
 
+def _over_blocks(values: pd.Series) -> float:
+    """A mean over blocks is undefined where one of them is, as in every other table."""
+    return values.astype(float).mean(skipna=False)
+
+
 def conventions(runs: Runs) -> pd.DataFrame:
     """The same credit, four ways of taking its cosine and two of rho, averaged over blocks; undefined ones counted."""
     rows = []
     samples = max((record.final["gamma_samples"] for record in runs.records), default=0)
     for method, own in by_method(blocks(runs)):
         run = own.groupby("seed")
-        means = run[["gamma", "gamma_out", "gamma_clamped", "ceiling", "rho", "rho_scaled"]].mean()
+        means = run[["gamma", "gamma_out", "gamma_clamped", "ceiling", "rho", "rho_scaled"]].agg(_over_blocks)
         undefined, cosines = int(own.undefined.sum()), samples * len(own)
         rows.append(
             {
