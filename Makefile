@@ -4,7 +4,8 @@ PROFILE ?= quick
 VENV := .venv
 PY := $(VENV)/bin/python
 RUN := $(PY) -m creditaudit
-WHAT := --profile "$(PROFILE)" $(if $(SECTION),--section "$(SECTION)") $(if $(SET),--set "$(SET)")
+ONLY := $(if $(SECTION),--section "$(SECTION)") $(if $(SET),--set "$(SET)")
+WHAT := --profile "$(PROFILE)" $(ONLY)
 STRICTLY := $(if $(filter-out 0 no false,$(STRICT)),--strict)
 HOW := $(if $(JOBS),--jobs "$(JOBS)") $(if $(DEVICE),--device "$(DEVICE)")
 
@@ -41,7 +42,7 @@ claims: setup  ## print every verdict (of PROFILE; STRICT=1: fail on an unexplai
 	@$(RUN) claims --profile "$(PROFILE)" $(STRICTLY)
 
 verify-paper: setup data  ## retrain N committed runs of the paper profile and compare
-	@$(RUN) verify-paper $(if $(N),-n "$(N)") $(if $(JOBS),--jobs "$(JOBS)")
+	@$(RUN) verify-paper $(ONLY) $(if $(N),-n "$(N)") $(if $(JOBS),--jobs "$(JOBS)")
 
 test: setup  ## lint and test, offline
 	@$(PY) -m ruff check .

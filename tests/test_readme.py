@@ -12,8 +12,8 @@ TEXT = readme.README.read_text()
 
 
 def new_records() -> bool:
-    """A campaign is under way: records that are not committed, hence not rendered, yet."""
-    asked = ["git", "status", "--porcelain", "--", "outputs/paper/runs"]
+    """A campaign or a verification is under way: what is not committed, hence not rendered, yet."""
+    asked = ["git", "status", "--porcelain", "--", "outputs/paper/runs", "outputs/paper/verified.json"]
     return bool(subprocess.run(asked, cwd=paths.ROOT, capture_output=True, text=True, check=False).stdout)
 
 

@@ -1,6 +1,8 @@
 """Runs, records, resume: what is promised about a run from spec to file."""
 
 import json
+import threading
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -107,6 +109,20 @@ def test_runs_do_not_depend_on_their_neighbours(tmp_path):
     assert sweep.train_all(specs, together, jobs=2) == 0, "finished runs are never recomputed"
     alone = train.run(specs[1], Store(tmp_path / "alone"))
     assert content(alone) == content(together.get(specs[1]))
+
+
+def test_a_second_campaign_waits_and_trains_nothing_twice(tmp_path, capsys):
+    spec, store, trained, said = RunSpec(method="dfa", **TINY), Store(tmp_path), [], ""
+    second = threading.Thread(target=lambda: trained.append(sweep.train_all([spec], store)))
+    with sweep._alone(tmp_path):
+        second.start()
+        while second.is_alive() and not said:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+        train.run(spec, store)
+        assert not trained
+    second.join()
+    assert "waiting: another process trains in" in said and trained == [0]
 
 
 def test_training_leaves_the_process_as_it_was(tmp_path):

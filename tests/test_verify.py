@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from creditaudit import identity_rows, params, paths, sweep, verify
+from creditaudit import identity_rows, params, paths, sweep, verified, verify
 from creditaudit.records import Record, Store
 from tests.factories import as_record
 
@@ -17,41 +17,45 @@ def run(accuracy: float = 0.3, h_last: float | None = 200.0, cpu: str = "this on
     return replace(record, final=final, provenance=HERE | {"cpu": cpu})
 
 
+def timed(record: Record, seconds: float) -> Record:
+    return replace(record, provenance=HERE | record.provenance | {"cpu_seconds": seconds, "commit": "0"})
+
+
 @pytest.mark.parametrize(
-    ("again", "code", "said"),
+    ("again", "outcome", "said"),
     [
-        (run(), 0, "bit-equal"),
-        (run(cpu="another"), 0, "bit-equal"),
-        (run(accuracy=0.301), 1, "should be bit-equal: FAILED"),
-        (run(accuracy=0.301, cpu="another"), 0, "within tolerance"),
-        (run(accuracy=0.33, cpu="another"), 1, "FAILED"),
-        (run(h_last=2000.0, cpu="another"), 1, "first at final.h_norm[4]"),
-        (run(h_last=None, cpu="another"), 1, "FAILED"),
+        (run(), "bit-equal", "bit-equal"),
+        (run(cpu="another"), "bit-equal", "bit-equal"),
+        (run(accuracy=0.301), "different", "should be bit-equal: FAILED"),
+        (run(accuracy=0.301, cpu="another"), "within tolerance", "within tolerance"),
+        (run(accuracy=0.33, cpu="another"), "different", "FAILED"),
+        (run(h_last=2000.0, cpu="another"), "different", "first at final.h_norm[4]"),
+        (run(h_last=None, cpu="another"), "different", "FAILED"),
     ],
 )
-def test_the_verdict_on_a_retrained_run(again, code, said, capsys):
-    assert verify._compare(run(), again) == code
+def test_the_verdict_on_a_retrained_run(again, outcome, said, capsys):
+    assert verify._compare(run(), again) == outcome
     assert said in capsys.readouterr().out
 
 
 def test_a_run_that_began_on_another_machine_need_not_be_bit_equal(capsys):
     mixed = run()
     mixed = replace(mixed, provenance=mixed.provenance | {"resumed_from": [HERE | {"cpu": "another"}]})
-    assert verify._compare(mixed, run(accuracy=0.301)) == 0
+    assert verify._compare(mixed, run(accuracy=0.301)) == "within tolerance"
     assert "within tolerance" in capsys.readouterr().out
 
 
 def test_a_difference_in_the_course_of_training_is_found(capsys):
     other = run()
     other = replace(other, epochs=other.epochs | {"test_accuracy": [0.1, 0.2, 0.3]})
-    assert verify._compare(run(), other) == 1
+    assert verify._compare(run(), other) == "different"
     assert "first at epochs.test_accuracy[0]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extra", [{"new": 1.0}, {"block_growth": [1.0]}, {"fresh_null": {"mean": 0.0}}])
 def test_what_only_one_of_them_has_is_a_difference(extra, capsys):
     other = run()
-    assert verify._compare(run(), replace(other, final=other.final | extra)) == 1
+    assert verify._compare(run(), replace(other, final=other.final | extra)) == "different"
     assert f"first at final.{next(iter(extra))}" in capsys.readouterr().out
 
 
@@ -74,8 +78,46 @@ def test_a_verification_that_fails_does_not_say_that_anything_was_saved(tmp_path
     monkeypatch.setattr(sweep, "train_all", fail)
     Store(tmp_path / "paper").save(as_record())
     with pytest.raises((sweep.Interrupted, verify.VerificationFailed), match=said) as told:
-        verify.verify("paper", 1)
+        verify.verify("paper", [as_record().spec], 1)
     assert "saved" not in str(told.value)
+
+
+@pytest.mark.parametrize(("accuracy", "outcome", "code"), [(0.3, "bit-equal", 0), (0.31, "different", 1)])
+def test_a_verification_is_noted_with_what_it_took(tmp_path, monkeypatch, accuracy, outcome, code):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setattr(verify, "_remeasure", lambda *_: 0)
+    record, other = timed(run(), 100.0), as_record(method="bp")
+    for kept in (record, other):
+        Store(tmp_path / "paper").save(kept)
+    again = timed(run(accuracy=accuracy), 80.0)
+    monkeypatch.setattr(sweep, "train_all", lambda specs, store, jobs: [store.save(again) for _ in specs])
+    for times in (1, 2):
+        assert verify.verify("paper", [record.spec], n=3) == code
+        noted = verified.rows("paper")
+        assert [(row.key, row.outcome) for row in noted] == [(record.spec.key, outcome)] * times
+    assert (noted[0].recorded_core_seconds, noted[0].core_seconds) == (100.0, 80.0)
+
+
+def test_only_records_of_the_runs_asked_for_are_verified(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    Store(tmp_path / "paper").save(as_record(method="dfa"))
+    assert verify.verify("paper", [as_record(method="bp").spec], 1) == 1
+    assert "no such records" in capsys.readouterr().out
+
+
+def test_the_pace_of_the_ladder_is_that_of_its_own_retrained_runs_on_the_same_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    ladder = [timed(replace(run(), spec=run().spec.but(seed=seed)), 7200.0) for seed in (1, 2)]
+    beside = timed(as_record(method="bp", epochs=3), 10.0)
+    assert verified.told("paper", ladder, 2) == ""
+    verified.add("paper", [verified.compared(beside, timed(run(), 10.0), "within tolerance")])
+    assert verified.told("paper", ladder, 2).endswith(": 1 within tolerance.")
+    elsewhere = timed(run(cpu="another"), 1.0)
+    verified.add("paper", [verified.compared(ladder[0], timed(run(), 3600.0), "bit-equal")])
+    verified.add("paper", [verified.compared(ladder[1], elsewhere, "bit-equal")])
+    said = verified.told("paper", ladder, 2)
+    assert "1 within tolerance, 2 bit-equal." in said
+    assert "(n = 1) took 50% of the core-time" in said and said.endswith("all 2 take 2 workers 1 hours.")
 
 
 def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):

@@ -82,7 +82,7 @@ _HELP = {
     "notebooks": ("only run the notebooks over their parameter sets", _WHAT),
     "claims": ("print the verdict on every published claim", ("profile", "strict")),
     "appendix": ("render the appendix from the records, without training", ("profile",)),
-    "verify-paper": ("retrain N committed runs of the paper profile and compare", ("n", "jobs")),
+    "verify-paper": ("retrain N committed runs of the paper profile and compare", ("section", "set", "n", "jobs")),
     "bench": ("measure the training step against the usual loops", ()),
 }
 _FLAGS = {
@@ -155,9 +155,10 @@ def _appendix(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from creditaudit import verify
+    from creditaudit import pipeline, verify
 
-    return verify.verify("paper", options.n, options.jobs)
+    specs = pipeline.runs("paper", pipeline.chosen(options.section, options.set))
+    return verify.verify("paper", specs, options.n, options.jobs)
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pandas as pd
 
-from creditaudit import collect, metrics, params, paths, protocol, style
+from creditaudit import collect, metrics, params, paths, protocol, style, verified
 from creditaudit.claims import Result, load_claims
 from creditaudit.collect import Runs
 from creditaudit.cost import cpu_seconds
@@ -231,7 +231,7 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
         f"waiting for a busy core, add up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
-        f"{_to_come(profile, records)}"
+        f"{verified.told(profile, runs.values(), WORKERS)}{_to_come(profile, records)}"
     )
 
 

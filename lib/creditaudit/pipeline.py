@@ -20,6 +20,7 @@ from creditaudit import (
     readme,
     stamps,
     sweep,
+    verified,
 )
 from creditaudit.chapters import AppendixError
 from creditaudit.records import Store
@@ -126,7 +127,7 @@ def run_notebooks(profile: str, pairs: Chosen) -> None:
 
 def overview(profile: str) -> None:
     everything = (paths.profile_dir(profile) / "runs").glob("*.json")  # it tells what they all cost
-    shown = [paths.profile_dir(profile) / name for name in ("claims.json", "identity.json")]
+    shown = [paths.profile_dir(profile) / name for name in ("claims.json", "identity.json", verified.FILE)]
     asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # it counts the runs these ask for
     notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=[*everything, *shown, *asked])
 

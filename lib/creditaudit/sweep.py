@@ -4,6 +4,7 @@ Finished runs are skipped, interrupted ones continue from their checkpoint, so t
 until nothing is left to do.
 """
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from creditaudit import cost, train
+from creditaudit import cost, paths, train
 from creditaudit.records import Store, provenance
 from creditaudit.spec import RunSpec
 
@@ -69,12 +70,32 @@ def cores() -> int:
 
 def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, device: str = "cpu") -> int:
     """Train what is missing, in the order given; returns how many runs were trained."""
-    missing = store.missing(specs)
-    if not missing:
+    if not store.missing(specs):
         return 0
-    if device != "cpu":
-        return _train_stacked(missing, store, device)
-    jobs = min(jobs or cores(), len(missing))
+    with _alone(store.folder.parent):
+        missing = store.missing(specs)  # again: whoever was waited for may have trained them
+        if missing and device != "cpu":
+            _train_stacked(missing, store, device)
+        elif missing:
+            _train_in_workers(missing, store, min(jobs or cores(), len(missing)))
+    return len(missing)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two campaigns in one folder would train the same runs twice: the second waits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".training.lock").open("w") as held:  # never removed: a second lock file would be no lock
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting: another process trains in {paths.shown(folder)}; its runs are kept", file=sys.stderr)
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _train_in_workers(missing: Sequence[RunSpec], store: Store, jobs: int) -> None:
+    """One process per core; a run that fails stops no other."""
     board = _Board(missing, store)
     context = multiprocessing.get_context("spawn")  # never fork: torch's threads do not survive it
     reports = context.Queue()
@@ -114,10 +135,9 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
         board.close()
     if failed:
         raise RunsFailed(failed, len(missing))
-    return len(missing)
 
 
-def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int:
+def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> None:
     """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
@@ -129,7 +149,6 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> int
             for record in train.run_stack(alike[start : start + STACKED], store, board.note, device):
                 board.finish(record.spec, record.final["test_accuracy"])
     board.close()
-    return len(missing)
 
 
 @contextmanager

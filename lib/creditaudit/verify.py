@@ -3,13 +3,14 @@
 import math
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from creditaudit import cost, identity, identity_rows, params, paths, sweep
+from creditaudit import cost, identity, identity_rows, params, paths, sweep, verified
 from creditaudit.records import Record, Store
+from creditaudit.spec import RunSpec
 
 ACCURACY_TOLERANCE = 0.02  # on another kind of CPU the last bits differ, and training amplifies them
 IDENTITY_TOLERANCE = 1e-5  # one forward pass in float32, on any CPU
@@ -21,15 +22,25 @@ class VerificationFailed(RuntimeError):
     """Runs could not be retrained, so there is nothing to compare."""
 
 
-def verify(profile: str, n: int, jobs: int | None = None) -> int:
-    """Exit code 0 if every retrained run agrees: to the bit on the same kind of CPU, within tolerance elsewhere."""
+def verify(profile: str, specs: Sequence[RunSpec], n: int, jobs: int | None = None) -> int:
+    """Exit code 0 if n of these runs agree: to the bit on the same kind of CPU, within tolerance elsewhere."""
     committed = Store(paths.profile_dir(profile)).all()
-    if not committed:
-        print(f"profile {profile} has no records to verify")
+    there = [record for record in committed if record.spec in set(specs)]
+    if not there:
+        print(f"profile {profile} has no such records to verify")
         return 1
-    sample = random.sample(committed, min(n, len(committed)))
+    sample = random.sample(there, min(n, len(there)))
     seconds = sum(cost.cpu_seconds(record.spec, committed) for record in sample)
-    print(f"retraining {len(sample)} of {len(committed)} runs, about {seconds / 60:.0f} core-minutes")
+    print(f"retraining {len(sample)} of {len(there)} runs, about {seconds / 60:.0f} core-minutes", flush=True)
+    pairs = [(record, again, _compare(record, again)) for record, again in _retrained(sample, jobs)]
+    noted = verified.add(profile, [verified.compared(*pair) for pair in pairs])
+    print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
+    measured = [_remeasure(set_name, profile) for set_name in params.sets("identity_check")]
+    return max(*measured, *(int(outcome == "different") for _, _, outcome in pairs))
+
+
+def _retrained(sample: Sequence[Record], jobs: int | None) -> list[tuple[Record, Record]]:
+    """Each record and what training its run again gave."""
     with tempfile.TemporaryDirectory() as scratch:
         store = Store(Path(scratch))
         try:
@@ -40,8 +51,7 @@ def verify(profile: str, n: int, jobs: int | None = None) -> int:
             raise VerificationFailed(f"a worker process was killed (out of memory?); {NOTHING}") from error
         except sweep.RunsFailed as error:
             raise VerificationFailed(f"{error}\n{NOTHING}") from error
-        retrained = [_compare(record, store.get(record.spec)) for record in sample]
-    return max(*retrained, *(_remeasure(set_name, profile) for set_name in params.sets("identity_check")))
+        return [(record, store.get(record.spec)) for record in sample]
 
 
 def _remeasure(set_name: str, profile: str) -> int:
@@ -63,7 +73,7 @@ def _flat(row: dict[str, Any]) -> list[float]:
     return [number for name in sorted(row) for number in (row[name] if isinstance(row[name], list) else [row[name]])]
 
 
-def _compare(committed: Record, again: Record) -> int:
+def _compare(committed: Record, again: Record) -> verified.Outcome:
     alike = _platform(committed.provenance) == _platform(again.provenance) and all(
         maker[name] == again.provenance[name]
         for maker in committed.provenance.get("resumed_from", [])
@@ -71,7 +81,7 @@ def _compare(committed: Record, again: Record) -> int:
     )
     if (committed.epochs, committed.final) == (again.epochs, again.final):
         print(f"{committed.spec.key}: bit-equal")
-        return 0
+        return "bit-equal"
     off = abs(committed.final["test_accuracy"] - again.final["test_accuracy"])
     decades = _decades(committed.final["h_norm"][-1], again.final["h_norm"][-1])
     close = off <= ACCURACY_TOLERANCE and decades <= DECADES
@@ -83,7 +93,7 @@ def _compare(committed: Record, again: Record) -> int:
         f"{committed.spec.key}: differs (first at {first}), accuracy by {off:.4f}, log10 ||h_L|| by {decades:.2f}; "
         f"{where}: {'within tolerance' if close and not alike else 'FAILED'}"
     )
-    return 0 if close and not alike else 1
+    return "within tolerance" if close and not alike else "different"
 
 
 def _decades(a: float | None, b: float | None) -> float:
