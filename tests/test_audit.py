@@ -158,7 +158,51 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
 def test_seeds_that_disagree_are_counted():
     made = records(["bp"], [42, 123]) + records(["bp"], [456], bp=(0.60, 0.39, 60.0, 4e-4, 0.9))
     assert decisions.table(tables_audit.pairs(runs_of(made)))["D1"].item() == "yes 2/3"
-    assert tables_audit.verdict_table(tables_audit.per_run(runs_of(made))).verdict.item() == "PASS 2/3, FAIL(D1) 1/3"
+    assert tables_audit.verdict_table(tables_audit.per_run(runs_of(made))).verdict.item() == "PASS 2 of 3 / FAIL(D1) 1 of 3"
+
+
+@pytest.mark.parametrize(
+    ("said", "cell"),
+    [
+        ([True, True, None], "yes 2/3"),
+        ([False, None, None], "? (0 yes, 1 no)"),
+        ([None, None], "?"),
+        ([True, False], "split 1/2"),
+    ],
+)
+def test_a_cell_of_the_decision_table_says_no_more_than_the_majority(said, cell):
+    assert decisions._votes(said) == cell
+
+
+def test_methods_are_ranked_over_the_seeds_that_all_have():
+    lucky, worse = records(["dfa"], [42], dfa=(0.28, 0.35, 3e3, 1e-9, 0.1)), records(["dfa"], [123, 456])
+    rows = tables_audit.per_run(runs_of(records(["bp"]) + lucky + worse + records(["cb"], [42])))
+    cb, dfa = (float(rows[(rows.method == name) & (rows.seed == 42)].accuracy.iloc[0]) for name in ("cb", "dfa"))
+    assert dfa < cb < rows[rows.method == "dfa"].accuracy.mean(), "else this tests nothing"
+    assert "By mean accuracy (seed 42, which all have), from the best: BP, Credit Bridge, DFA." in (
+        findings_audit.bars_caption(rows)
+    )
+    assert f"the best other method, Credit Bridge, {cb:.3f} (seed 42, which all have)" in (
+        findings_audit.accuracy_caption(rows)
+    )
+    apart = rows[(rows.method == "bp") & (rows.seed == 123) | (rows.method == "cb")]
+    assert "(over different seeds)" in findings_audit.bars_caption(apart)
+
+
+def test_half_of_the_seeds_is_told_as_half():
+    made = records(["bp"], [42]) + records(["bp"], [123], bp=(0.6, 0.39, 60.0, 4e-4, 0.9))
+    rows = tables_audit.per_run(runs_of(made))
+    assert findings_audit._failing(rows, "growth", findings_audit.scale_is_stable) == ["BP (half of its seeds)"]
+
+
+def test_a_misjudged_method_is_told_with_its_unit_and_its_worst_seed():
+    own = tables_audit.per_run(runs_of(records(["dfa"]))).assign(gain=[5.0, 4.0, None])
+    assert "(D3" not in findings_audit._case("dfa", own)
+    assert "in pp, by +2.5 ± 2.1 (n=2) (D3, +1.0 in the worst seed)" in findings_audit._case(
+        "dfa", own.assign(gain=[4.0, 1.0, None])
+    )
+    assert "by −3.0 (n=1) (D3);" in findings_audit._case("dfa", own.assign(gain=[-3.0, None, None]))
+    assert findings_audit._case("dfa", own.iloc[:1]).endswith("n = 1 seed.")
 
 
 def test_first_failures_are_per_seed_and_counted_from_one():
@@ -245,6 +289,14 @@ def test_a_state_error_that_fell_everywhere_but_at_the_first_state_is_told_and_d
     drawn = figures_audit.state_error(flat, rows)
     assert [text.get_text() for text in drawn.legends[0].get_texts()][1:3] == ["from $h_0$", "from a later state"]
     assert drawn.axes[0].get_yscale() == "log"
+
+
+def test_a_state_error_that_overflowed_is_drawn_as_nothing():
+    runs = runs_of(records(("bp", "sb"), [42]))
+    rows, epochs = tables_audit.per_run(runs), tables_audit.trajectories(runs)
+    lost = epochs.assign(state_error=np.nan, state_error_layers=None)
+    figures_audit.state_error(lost, rows).draw_without_rendering()
+    assert "is not finite throughout" in findings_state.caption(rows, lost)
 
 
 def test_published_numbers_stand_beside_ours_with_a_reading(tmp_path):

@@ -82,7 +82,7 @@ def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
     said = runs.coverage()
     assert "5 of 8 runs" in said and "make train PROFILE=paper SECTION=depth_ladder SET=d256_L4" in said
     assert "DFA k=1 seed 123" in said
-    assert "5 of 8 runs, n = 2 (seed 42, 123)" in runs.provenance_note()
+    assert "5 of 8 runs, seeds 42, 123, trained" in runs.provenance_note()
 
 
 def test_in_jupyter_a_section_without_records_is_trained_briefly(outputs, monkeypatch):

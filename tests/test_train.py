@@ -114,7 +114,7 @@ def test_runs_do_not_depend_on_their_neighbours(tmp_path):
 def test_a_second_campaign_waits_and_trains_nothing_twice(tmp_path, capsys):
     spec, store, trained, said = RunSpec(method="dfa", **TINY), Store(tmp_path), [], ""
     second = threading.Thread(target=lambda: trained.append(sweep.train_all([spec], store)))
-    with sweep._alone(tmp_path):
+    with records.locked(store.folder):
         second.start()
         while second.is_alive() and not said:
             time.sleep(0.01)
@@ -122,7 +122,7 @@ def test_a_second_campaign_waits_and_trains_nothing_twice(tmp_path, capsys):
         train.run(spec, store)
         assert not trained
     second.join()
-    assert "waiting: another process trains in" in said and trained == [0]
+    assert "waiting: another process trains into" in said and trained == [0]
 
 
 def test_training_leaves_the_process_as_it_was(tmp_path):

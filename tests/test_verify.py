@@ -98,6 +98,12 @@ def test_a_verification_is_noted_with_what_it_took(tmp_path, monkeypatch, accura
     assert (noted[0].recorded_core_seconds, noted[0].core_seconds) == (100.0, 80.0)
 
 
+def test_the_identity_check_alone_needs_no_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setattr(verify, "_remeasure", lambda *_: 0)
+    assert verify.verify("paper", [], 1) == 0 and not (tmp_path / "paper").exists()
+
+
 def test_only_records_of_the_runs_asked_for_are_verified(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     Store(tmp_path / "paper").save(as_record(method="dfa"))
@@ -108,16 +114,20 @@ def test_only_records_of_the_runs_asked_for_are_verified(tmp_path, monkeypatch, 
 def test_the_pace_of_the_ladder_is_that_of_its_own_retrained_runs_on_the_same_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     ladder = [timed(replace(run(), spec=run().spec.but(seed=seed)), 7200.0) for seed in (1, 2)]
-    beside = timed(as_record(method="bp", epochs=3), 10.0)
-    assert verified.told("paper", ladder, 2) == ""
+    beside, specs = timed(as_record(method="bp", epochs=3), 10.0), [record.spec for record in ladder]
+    everything = [*ladder, beside]
+    assert verified.told("paper", everything, specs, 2) == ""
     verified.add("paper", [verified.compared(beside, timed(run(), 10.0), "within tolerance")])
-    assert verified.told("paper", ladder, 2).endswith(": 1 within tolerance.")
+    assert verified.told("paper", everything, specs, 2).endswith(": 1 within tolerance.")
     elsewhere = timed(run(cpu="another"), 1.0)
-    verified.add("paper", [verified.compared(ladder[0], timed(run(), 3600.0), "bit-equal")])
+    verified.add("paper", [verified.compared(ladder[0], timed(run(), 2700.0), "bit-equal")])
     verified.add("paper", [verified.compared(ladder[1], elsewhere, "bit-equal")])
-    said = verified.told("paper", ladder, 2)
+    said = verified.told("paper", everything, specs, 2)
     assert "1 within tolerance, 2 bit-equal." in said
-    assert "(n = 1) took 50% of the core-time" in said and said.endswith("all 2 take 2 workers 1 hours.")
+    assert "(n = 1) took 38 % of the core-time" in said and said.endswith("train all 2 in 0.75 hours.")
+    replaced = [timed(ladder[0], 9.0), *everything[1:]]
+    assert "1 within tolerance, 1 bit-equal." in verified.told("paper", replaced, specs, 2), "that record is gone"
+    assert "pace" not in verified.told("paper", everything[1:], specs, 2), "the ladder is not complete"
 
 
 def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):

@@ -32,7 +32,8 @@ def depth(ladders: Iterable[Runs]) -> str:
         for method in methods
     ]
     lacking = listed([f"{len(runs.missing)} of {len(runs.specs)} runs at {shape(runs)}" for runs in pending])
-    left = f" Preliminary: {lacking} are missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
+    verb = "is" if sum(len(runs.missing) for runs in pending) == 1 else "are"
+    left = f" Preliminary: {lacking} {verb} missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
     return (
         f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} "
         f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp, by the 90 % interval where there are several "

@@ -120,11 +120,10 @@ class Runs:
         place = f"Set `{self.set_name}`, profile `{self.profile}`" if self.set_name else f"Profile `{self.profile}`"
         if not self.records:
             return f"{place}: no records yet."
-        seeds = ", ".join(map(str, self.seeds))
+        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
         return (
-            f"{place}: {len(self.records)} of {len(self.specs)} runs, n = {len(self.seeds)} "
-            f"(seed {seeds}), trained at commit {_commits(self.records)} on {_machines(self.records)}; "
-            f"{self.core_hours():.2g} core-hours."
+            f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at commit "
+            f"{_commits(self.records)} on {_machines(self.records)}; {self.core_hours():.2g} core-hours."
         )
 
 

@@ -149,10 +149,10 @@ def majority(said: Sequence[Answer]) -> Answer:
 
 
 def _votes(said: list[Answer]) -> str:
-    yes, no = said.count(True), said.count(False)
-    if not yes + no:
-        return "?"
-    answer = "split" if yes == no else "yes" if yes > no else "**no**"
+    most, yes, no = majority(said), said.count(True), said.count(False)
+    if most is None and None in said:
+        return f"? ({yes} yes, {no} no)" if yes + no else "?"
+    answer = {True: "yes", False: "**no**", None: "split"}[most]
     return f"{answer} {max(yes, no)}/{len(said)}"
 
 

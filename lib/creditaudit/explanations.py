@@ -182,9 +182,11 @@ def _settled(entry: Entry, claims: list[Claim]) -> Explanation:
     for name in entry.claims:
         if name not in by_id:
             raise ClaimsError(f"no claim {name!r}{nearest(name, by_id)}")
-    home, settings = by_id[entry.claims[0]].place, {}
+    homes, settings = list(dict.fromkeys(by_id[name].place for name in entry.claims)), {}
     for name, quantity in entry.numbers.items():
-        place = quantity.set or home
+        if len(homes) > 1 and not quantity.set:
+            raise ClaimsError(f"number {name!r}: of which set? The claims are of {' and '.join(homes)}; add `set:`")
+        place = quantity.set or homes[0]
         if place not in by_place:
             raise ClaimsError(f"number {name!r}: no set {place!r}{nearest(place, by_place)}")
         settings[name] = by_place[place]

@@ -134,8 +134,8 @@ def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
         line = ("-", style.DASHED, style.DOTTED)[shade % 3]
         left.plot(run.epoch, run.state_error.astype(float), color=look.colour, linestyle=line, label=f"seed {seed}")
         _error_from_each_state(left, run, line, named=shade == 0)
-    shown = [value for drawn in left.lines for value in drawn.get_ydata()]
-    if max(shown) > 10 * min(shown) > 0:
+    shown = [value for drawn in left.lines for value in drawn.get_ydata() if np.isfinite(value)]
+    if shown and max(shown) > 10 * min(shown) > 0:
         left.set_yscale("log")
     else:
         left.set_ylim(bottom=0)

@@ -37,8 +37,13 @@ def shape(runs: Runs) -> str:
 
 
 def undecided(runs: Runs) -> str:
-    count = f"{len(runs.missing)} of {len(runs.specs)} runs are missing"
-    return f"not yet decided: {count} (`{resume_command(runs.profile, runs.section, runs.set_name)}`)"
+    lacking = f"{len(runs.missing)} of {len(runs.specs)} runs {'is' if len(runs.missing) == 1 else 'are'} missing"
+    return f"not yet decided: {lacking} (`{resume_command(runs.profile, runs.section, runs.set_name)}`)"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """1 run is; 2 runs are."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def listed(items: Sequence[str]) -> str:

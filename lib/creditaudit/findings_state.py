@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from creditaudit.report import digits
-from creditaudit.spreads import scatter_note
+from creditaudit.spreads import on_shared_seeds, scatter_note
 from creditaudit.tables import summarise
 
 ERROR_FALLS = 10.0  # times: from here on State Bridge is said to predict the state, as in the claim at d = 512
@@ -15,17 +15,18 @@ ERROR_FALLS = 10.0  # times: from here on State Bridge is said to predict the st
 def caption(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:
     """The finding, then what is drawn."""
     error = epochs[epochs.method == "sb"].sort_values("epoch")
-    order = list(summarise(rows, ["method"], "accuracy").sort_values("mean").method)
+    shared, where = on_shared_seeds(rows)
+    order = list(summarise(shared, ["method"], "accuracy").sort_values("mean").method)
     return (
-        f"**{_state_finding(error, order)}.** Left, the error "
+        f"**{_state_finding(error, order, where)}.** Left, the error "
         r"$\lVert G - h_L \rVert^2 / \lVert h_L \rVert^2$ of the predicted last state, mean over layers (1 is "
         f"predicting zero), one thick line per seed{_by_layer(error)}; right, mean accuracy "
         f"({scatter_note(rows)}), dotted is chance."
     )
 
 
-def _state_finding(error: pd.DataFrame, order: list[str]) -> str:
-    """`order`: the methods, from the worst accuracy to the best."""
+def _state_finding(error: pd.DataFrame, order: list[str], seeds: str) -> str:
+    """`order`: the methods, from the worst accuracy to the best; `seeds`: a note on whose."""
     falls, later = _falls(error.state_error, error.seed), _fall_from_later_states(error)
     fall = float(np.exp(np.log(falls).mean(skipna=False)))
     place = order.index("sb") + 1
@@ -39,7 +40,7 @@ def _state_finding(error: pd.DataFrame, order: list[str]) -> str:
         moral = "here the two go together"
     but = f" on average over states (from each but $h_0$ it falls at least {digits(later)}-fold)"
     moved = _moved(fall) + (but if later >= ERROR_FALLS > fall else "")
-    return f"State Bridge's error {moved} and its accuracy is {where}: {moral}"
+    return f"State Bridge's error {moved} and its accuracy is {where}{seeds}: {moral}"
 
 
 def _falls(errors: pd.Series, seeds: pd.Series) -> pd.Series:

@@ -5,7 +5,6 @@ that was measured (`d256_L4`, the name of the parameter set; other data than CIF
 is never taken for the study's. Rows of another recipe than this code's are passed over, as records are.
 """
 
-import fcntl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from creditaudit import identity, paths
-from creditaudit.records import read_checked, write_checked
+from creditaudit.records import locked, read_checked, write_checked
 from creditaudit.spec import RECIPE
 
 FILE = "identity.json"
@@ -60,9 +59,7 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _merge(path: Path, key: str, new: dict[str, Any]) -> None:
     """Add rows under a lock: two notebooks may write at the same time, and a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(".identity.lock").open("w") as held:  # never removed: a second lock file would be no lock
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with locked(path):
         shapes = read(path.parent)
         shapes[key] = shapes.get(key, {}) | new
         write_checked(path, {"recipe": RECIPE, "shapes": shapes})

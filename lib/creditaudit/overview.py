@@ -12,7 +12,7 @@ from creditaudit.collect import Runs
 from creditaudit.cost import cpu_seconds
 from creditaudit.evidence import Evidence
 from creditaudit.explanations import load_explanations
-from creditaudit.findings import listed, section_runs
+from creditaudit.findings import counted, listed, section_runs
 from creditaudit.records import Record, Store
 from creditaudit.report import observed, published, test
 from creditaudit.verdicts import MOST_SEEDS, VERDICTS, Cause
@@ -231,7 +231,7 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
         f"waiting for a busy core, add up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
-        f"{verified.told(profile, runs.values(), WORKERS)}{_to_come(profile, records)}"
+        f"{verified.told(profile, records, asked, WORKERS)}{_to_come(profile, records)}"
     )
 
 
@@ -241,4 +241,4 @@ def _to_come(profile: str, records: Sequence[Record]) -> str:
     if not missing:
         return ""
     hours = sum(cpu_seconds(spec, records) for spec in missing) / 3600
-    return f" {len(missing)} runs are still to be trained, about {hours:.2g} core-hours."
+    return f" {counted(len(missing), 'run is', 'runs are')} still to be trained, about {hours:.2g} core-hours."

@@ -4,13 +4,16 @@ A record holds every number a section may ask of its run, and where that number 
 kept. A file is written under a temporary name and renamed, so a record either exists whole or not at all.
 """
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -129,6 +132,20 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())  # its checkpoint is removed next
     scratch.replace(path)
+
+
+@contextmanager
+def locked(path: Path, busy: str = "") -> Iterator[None]:
+    """Whoever changes this file or folder holds its lock; the next one waits, and says `busy`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as held:  # never removed: a second lock file would be no lock
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if busy:
+                print(busy, file=sys.stderr, flush=True)
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def plain(value: Any) -> Any:

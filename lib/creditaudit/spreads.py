@@ -58,7 +58,7 @@ def sample_note(frame: pd.DataFrame) -> str:
     cells = [name for name in ("method", "k", "penalty", "epochs") if name in frame]
     counts = frame.groupby(cells).seed.nunique()
     if counts.empty or counts.max() == 1:
-        return "n = 1 seed, hence no error bars" if len(counts) else "no run yet"
+        return "n = 1 seed" if len(counts) else "no run yet"
     spans = {method: _span(counts[counts.index.get_level_values("method") == method]) for method, _ in by_method(frame)}
     usual = max(spans.values(), key=list(spans.values()).count)
     others = ", ".join(f"{span} for {style.name(method)}" for method, span in spans.items() if span != usual)
@@ -73,4 +73,14 @@ def _span(counts: pd.Series) -> str:
 def scatter_note(frame: pd.DataFrame, what: str = "bars") -> str:
     """bars: std over seeds (ddof 1), n = 3; or why there are none."""
     note = sample_note(frame)
-    return f"{what}: {note}" if note.startswith("std") else note
+    return f"{what}: {note}" if note.startswith("std") else note.replace("1 seed", "1 seed, hence no error bars")
+
+
+def on_shared_seeds(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows of the seeds that every method has, and a note where that leaves some out: ranks need the same seeds."""
+    seeds = sorted(set.intersection(*(set(own.seed) for _, own in by_method(frame)))) if len(frame) else []
+    if not seeds and len(frame):
+        return frame, " (over different seeds)"
+    kept = frame[frame.seed.isin(seeds)]
+    numbers = ", ".join(map(str, seeds))
+    return kept, "" if len(kept) == len(frame) else f" (seed{'s' * (len(seeds) > 1)} {numbers}, which all have)"

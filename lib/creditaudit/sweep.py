@@ -4,7 +4,6 @@ Finished runs are skipped, interrupted ones continue from their checkpoint, so t
 until nothing is left to do.
 """
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -21,7 +20,7 @@ import torch
 from tqdm import tqdm
 
 from creditaudit import cost, paths, train
-from creditaudit.records import Store, provenance
+from creditaudit.records import Store, locked, provenance
 from creditaudit.spec import RunSpec
 
 MOST_SHOWN = 6  # failures told in full
@@ -70,28 +69,17 @@ def cores() -> int:
 
 def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, device: str = "cpu") -> int:
     """Train what is missing, in the order given; returns how many runs were trained."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
     if not store.missing(specs):
         return 0
-    with _alone(store.folder.parent):
+    with locked(store.folder, busy=f"waiting: another process trains into {paths.shown(store.folder)} on these cores"):
         missing = store.missing(specs)  # again: whoever was waited for may have trained them
         if missing and device != "cpu":
             _train_stacked(missing, store, device)
         elif missing:
             _train_in_workers(missing, store, min(jobs or cores(), len(missing)))
     return len(missing)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two campaigns in one folder would train the same runs twice: the second waits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".training.lock").open("w") as held:  # never removed: a second lock file would be no lock
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting: another process trains in {paths.shown(folder)}; its runs are kept", file=sys.stderr)
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield
 
 
 def _train_in_workers(missing: Sequence[RunSpec], store: Store, jobs: int) -> None:
@@ -139,8 +127,6 @@ def _train_in_workers(missing: Sequence[RunSpec], store: Store, jobs: int) -> No
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str) -> None:
     """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
     board, stacks = _Board(missing, store), defaultdict(list)
     for spec in missing:
         stacks[spec.but(seed=0, penalty=0.0)].append(spec)

@@ -130,7 +130,7 @@ def _counted(verdicts: pd.Series) -> str:
     counts = Counter(verdicts).most_common()
     if len(counts) == 1:
         return counts[0][0]
-    return ", ".join(f"{verdict} {count}/{len(verdicts)}" for verdict, count in counts)
+    return " / ".join(f"{verdict} {count} of {len(verdicts)}" for verdict, count in counts)
 
 
 def first_failures(rows: pd.DataFrame) -> pd.DataFrame:

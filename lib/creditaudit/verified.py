@@ -5,14 +5,14 @@ were made while the machine did other things too, which costs core-seconds witho
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from creditaudit import paths
-from creditaudit.records import Record, read_checked, write_checked
-from creditaudit.spec import RECIPE
+from creditaudit.records import Record, locked, read_checked, write_checked
+from creditaudit.spec import RECIPE, RunSpec
 
 FILE = "verified.json"
 Outcome = Literal["bit-equal", "within tolerance", "different"]
@@ -44,7 +44,8 @@ def rows(profile: str) -> list[Retrained]:
 
 def add(profile: str, new: Sequence[Retrained]) -> Path:
     path = _path(profile)
-    write_checked(path, {"recipe": RECIPE, "rows": [asdict(row) for row in [*rows(profile), *new]]})
+    with locked(path):
+        write_checked(path, {"recipe": RECIPE, "rows": [asdict(row) for row in [*rows(profile), *new]]})
     return path
 
 
@@ -52,20 +53,22 @@ def _path(profile: str) -> Path:
     return paths.profile_dir(profile) / FILE
 
 
-def told(profile: str, ladder: Iterable[Record], workers: int) -> str:
-    """How the retrained runs compared, and what the ladder takes at the pace of those that belong to it."""
-    kept, records = rows(profile), list(ladder)
+def told(profile: str, records: Iterable[Record], ladder: Collection[RunSpec], workers: int) -> str:
+    """How retrained runs compared, and what the ladder takes at the pace of those that belong to it."""
+    made = {record.spec.key: record.provenance for record in records}
+    seconds = {key: origin["cpu_seconds"] for key, origin in made.items()}
+    kept = [row for row in rows(profile) if row.recorded_core_seconds == seconds.get(row.key)]  # of today's records
     if not kept:
         return ""
-    counts = Counter(row.outcome for row in kept)
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    said = f" Runs trained again from scratch and compared (`make verify-paper`): {outcomes}."
-    core, cpu = ({r.spec.key: r.provenance[name] for r in records} for name in ("cpu_seconds", "cpu"))
-    own = [row for row in kept if row.cpu == cpu.get(row.key)]  # another kind of CPU has another pace
-    if not own:
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(row.outcome for row in kept).items())
+    said = f" Trainings repeated from scratch (`make verify-paper`), against their records: {outcomes}."
+    asked = {spec.key for spec in ladder}
+    own = [row for row in kept if row.key in asked and row.cpu == made[row.key]["cpu"]]
+    if not own or not asked <= made.keys():
         return said
     pace = sum(row.core_seconds for row in own) / sum(row.recorded_core_seconds for row in own)
+    hours = pace * sum(seconds[key] for key in asked) / workers / 3600
     return (
-        f"{said} Those of the ladder (n = {len(own)}) took {pace:.0%} of the core-time in their records, a pace at "
-        f"which all {len(core)} take {workers} workers {pace * sum(core.values()) / workers / 3600:.3g} hours."
+        f"{said} Those of the ladder on the same kind of CPU (n = {len(own)}) took {100 * pace:.0f} % of the core-time "
+        f"in the records, a pace at which {workers} workers train all {len(asked)} in {hours:.3g} hours."
     )

@@ -11,6 +11,7 @@ from typing import Any
 from creditaudit import cost, identity, identity_rows, params, paths, sweep, verified
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
+from creditaudit.verified import Outcome
 
 ACCURACY_TOLERANCE = 0.02  # on another kind of CPU the last bits differ, and training amplifies them
 IDENTITY_TOLERANCE = 1e-5  # one forward pass in float32, on any CPU
@@ -24,19 +25,24 @@ class VerificationFailed(RuntimeError):
 
 def verify(profile: str, specs: Sequence[RunSpec], n: int, jobs: int | None = None) -> int:
     """Exit code 0 if n of these runs agree: to the bit on the same kind of CPU, within tolerance elsewhere."""
-    committed = Store(paths.profile_dir(profile)).all()
-    there = [record for record in committed if record.spec in set(specs)]
-    if not there:
+    committed, asked = Store(paths.profile_dir(profile)).all(), set(specs)
+    there = [record for record in committed if record.spec in asked]
+    if asked and not there:
         print(f"profile {profile} has no such records to verify")
         return 1
-    sample = random.sample(there, min(n, len(there)))
-    seconds = sum(cost.cpu_seconds(record.spec, committed) for record in sample)
-    print(f"retraining {len(sample)} of {len(there)} runs, about {seconds / 60:.0f} core-minutes", flush=True)
-    pairs = [(record, again, _compare(record, again)) for record, again in _retrained(sample, jobs)]
-    noted = verified.add(profile, [verified.compared(*pair) for pair in pairs])
-    print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
+    outcomes = _retrain(profile, random.sample(there, min(n, len(there))), committed, jobs) if there else []
     measured = [_remeasure(set_name, profile) for set_name in params.sets("identity_check")]
-    return max(*measured, *(int(outcome == "different") for _, _, outcome in pairs))
+    return max([*measured, *(int(outcome == "different") for outcome in outcomes)])
+
+
+def _retrain(profile: str, sample: Sequence[Record], known: Sequence[Record], jobs: int | None) -> list[Outcome]:
+    """Train the runs again, compare, and note what came out."""
+    seconds = sum(cost.cpu_seconds(record.spec, known) for record in sample)
+    print(f"retraining {len(sample)} runs, about {seconds / 60:.0f} core-minutes", flush=True)
+    found = [(record, again, _compare(record, again)) for record, again in _retrained(sample, jobs)]
+    noted = verified.add(profile, [verified.compared(*each) for each in found])
+    print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
+    return [outcome for _, _, outcome in found]
 
 
 def _retrained(sample: Sequence[Record], jobs: int | None) -> list[tuple[Record, Record]]:
@@ -73,7 +79,7 @@ def _flat(row: dict[str, Any]) -> list[float]:
     return [number for name in sorted(row) for number in (row[name] if isinstance(row[name], list) else [row[name]])]
 
 
-def _compare(committed: Record, again: Record) -> verified.Outcome:
+def _compare(committed: Record, again: Record) -> Outcome:
     alike = _platform(committed.provenance) == _platform(again.provenance) and all(
         maker[name] == again.provenance[name]
         for maker in committed.provenance.get("resumed_from", [])
