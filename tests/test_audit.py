@@ -190,6 +190,14 @@ def test_methods_are_ranked_over_the_seeds_that_all_have():
     assert "(over different seeds)" in findings_audit.bars_caption(apart)
 
 
+def test_d3_is_told_with_what_it_takes_for_granted():
+    rows = tables_audit.per_run(runs_of(records(["bp", "dfa"])))
+    assert "training the blocks helps it (+22.1 pp, n = 3)" in findings_audit.precondition(rows)
+    flat = rows.assign(gain=rows.gain * 0)
+    assert "does not help it" in findings_audit.precondition(flat)
+    assert "so that is open" in findings_audit.precondition(rows[rows.method == "dfa"])
+
+
 def test_half_of_the_seeds_is_told_as_half():
     made = records(["bp"], [42]) + records(["bp"], [123], bp=(0.6, 0.39, 60.0, 4e-4, 0.9))
     rows = tables_audit.per_run(runs_of(made))

@@ -20,7 +20,7 @@ from creditaudit.diagnosis import (
     scale_is_stable,
 )
 from creditaudit.diagnostics import BATCH, RHO_EPS, RHO_RELATIVE_EPS, TRAJECTORY_BATCH
-from creditaudit.findings import listed, undecided
+from creditaudit.findings import bracketed, helps, listed, undecided
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, decades, named_means, on_shared_seeds, sample_note, scatter_note, spread
 from creditaudit.tables import summarise
@@ -163,6 +163,15 @@ def verdict_caption(rows: pd.DataFrame) -> str:
         f"*over DFA's* subtracts DFA's frozen network, as the study does. {scatter_note(rows, '±')}; D1 and D2: "
         "geometric means, the std in decades."
     )
+
+
+def precondition(rows: pd.DataFrame) -> str:
+    """Whether depth can pay at all in these networks, which D3 takes for granted."""
+    gains = rows[rows.method == "bp"].gain.dropna().astype(float).tolist()
+    asks = "D3 means something only where depth can pay, and BP tells whether it can"
+    if not gains:
+        return f"{asks}; a BP run and its frozen twin are missing here, so that is open."
+    return f"{asks}: training the blocks {helps(gains)} it ({bracketed(gains)}, n = {len(gains)})."
 
 
 def by_the_studys_accuracies(rows: pd.DataFrame) -> str:
