@@ -170,7 +170,7 @@ def precondition(rows: pd.DataFrame) -> str:
     gains = rows[rows.method == "bp"].gain.dropna().astype(float).tolist()
     asks = "D3 means something only where depth can pay, and BP tells whether it can"
     if not gains:
-        return f"{asks}; a BP run and its frozen twin are missing here, so that is open."
+        return f"{asks}; no BP run has its frozen twin here yet, so that is open."
     return f"{asks}: training the blocks {helps(gains)} it ({bracketed(gains)}, n = {len(gains)})."
 
 
