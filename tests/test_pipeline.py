@@ -16,20 +16,29 @@ from creditaudit import paths, records
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Path:
+def copied(root: Path) -> Path:
     """A copy without outputs, so that nothing here touches the real ones."""
-    root = tmp_path_factory.mktemp("project")
     for name in ("notebooks", "params", "paper/templates"):
         shutil.copytree(paths.ROOT / name, root / name)
     return root
 
 
-def creditaudit(project: Path, *arguments: str) -> subprocess.CompletedProcess:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    return copied(tmp_path_factory.mktemp("project"))
+
+
+def started(project: Path, *arguments: str) -> subprocess.Popen:
     environment = os.environ | {"CREDITAUDIT_ROOT": str(project), "PYTHONPATH": str(paths.ROOT / "lib")}
     environment.pop("CREDITAUDIT_RUNNER", None)
     command = [sys.executable, "-m", "creditaudit", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def creditaudit(project: Path, *arguments: str) -> subprocess.CompletedProcess:
+    process = started(project, *arguments)
+    said = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +131,13 @@ def test_mistakes_are_named_before_anything_runs(project):
     assert early.returncode == 1 and "`make reproduce PROFILE=quick` trains first" in early.stderr
     listed = creditaudit(project, "train", "--profile", "paper", "--dry-run", "--section", "depth_ladder")
     assert "72 of 72 runs to train" in listed.stdout, listed.stderr
+
+
+def test_a_campaign_that_a_scheduler_stops_leaves_no_worker_and_can_go_on(tmp_path):
+    campaign = started(copied(tmp_path), "train", "--profile", "smoke", "--section", "depth_ladder", "--jobs", "1")
+    assert any(line.startswith("1/") for line in campaign.stdout), "no run finished"
+    campaign.terminate()
+    _, said = campaign.communicate(timeout=60)  # returns only when every worker has closed its end of the pipes, too
+    assert campaign.returncode == 130
+    assert re.search(r"stopped: \d+ of \d+ runs finished, \d+ left; the same command goes on", said), said
+    assert list((outputs(tmp_path) / "runs").glob("*.json"))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -179,4 +180,5 @@ _VERBS = {
 }
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is told and resumed like Ctrl-C
     sys.exit(main())
