@@ -34,28 +34,49 @@ def timed(record: Record, seconds: float) -> Record:
     ],
 )
 def test_the_verdict_on_a_retrained_run(again, outcome, said, capsys):
-    assert verify._compare(run(), again) == outcome
+    assert verify._compare(run(), again, [run()]) == outcome
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("again", "outcome"),
+    [
+        ({"accuracy": 0.41}, "within tolerance"),  # std .04 over the seeds
+        ({"accuracy": 0.43}, "different"),
+        ({"h_last": 200.0 * 10**2.9}, "within tolerance"),  # std 1 decade
+        ({"h_last": 200.0 * 10**3.1}, "different"),
+    ],
+)
+def test_elsewhere_a_run_may_differ_as_its_seeds_do(again, outcome, capsys):
+    kept = run()
+    seeds = [
+        replace(run(accuracy=0.3 + spread * 0.04, h_last=200.0 * 10**spread), spec=kept.spec.but(seed=seed))
+        for seed, spread in ((1, -1), (2, 1))
+    ]
+    other = as_record(method="bp", accuracy=0.9)  # not a seed of this run
+    assert verify._compare(kept, run(cpu="another", **again), [kept, *seeds, other]) == outcome
+    assert "0.1200 and 3.00 are allowed, n = 3" in capsys.readouterr().out
+    assert verify._compare(kept, run(**again), [kept, *seeds, other]) == "different", "here the bits must be equal"
 
 
 def test_a_run_that_began_on_another_machine_need_not_be_bit_equal(capsys):
     mixed = run()
     mixed = replace(mixed, provenance=mixed.provenance | {"resumed_from": [HERE | {"cpu": "another"}]})
-    assert verify._compare(mixed, run(accuracy=0.301)) == "within tolerance"
+    assert verify._compare(mixed, run(accuracy=0.301), [mixed]) == "within tolerance"
     assert "within tolerance" in capsys.readouterr().out
 
 
 def test_a_difference_in_the_course_of_training_is_found(capsys):
     other = run()
     other = replace(other, epochs=other.epochs | {"test_accuracy": [0.1, 0.2, 0.3]})
-    assert verify._compare(run(), other) == "different"
+    assert verify._compare(run(), other, [run()]) == "different"
     assert "first at epochs.test_accuracy[0]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extra", [{"new": 1.0}, {"block_growth": [1.0]}, {"fresh_null": {"mean": 0.0}}])
 def test_what_only_one_of_them_has_is_a_difference(extra, capsys):
     other = run()
-    assert verify._compare(run(), replace(other, final=other.final | extra)) == "different"
+    assert verify._compare(run(), replace(other, final=other.final | extra), [run()]) == "different"
     assert f"first at final.{next(iter(extra))}" in capsys.readouterr().out
 
 
@@ -118,15 +139,15 @@ def test_the_pace_of_the_ladder_is_that_of_its_own_retrained_runs_on_the_same_cp
     everything = [*ladder, beside]
     assert verified.told("paper", everything, specs, 2) == ""
     verified.add("paper", [verified.compared(beside, timed(run(), 10.0), "within tolerance")])
-    assert verified.told("paper", everything, specs, 2).endswith(": 1 within tolerance.")
+    assert verified.told("paper", everything, specs, 2).endswith(": 1 within tolerance, on another kind of CPU.")
     elsewhere = timed(run(cpu="another"), 1.0)
     verified.add("paper", [verified.compared(ladder[0], timed(run(), 2700.0), "bit-equal")])
     verified.add("paper", [verified.compared(ladder[1], elsewhere, "bit-equal")])
     said = verified.told("paper", everything, specs, 2)
-    assert "1 within tolerance, 2 bit-equal." in said
+    assert "1 within tolerance, on another kind of CPU, 2 bit-equal." in said
     assert "(n = 1) took 38 % of the core-time" in said and said.endswith("train all 2 in 0.75 hours.")
     replaced = [timed(ladder[0], 9.0), *everything[1:]]
-    assert "1 within tolerance, 1 bit-equal." in verified.told("paper", replaced, specs, 2), "that record is gone"
+    assert "CPU, 1 bit-equal." in verified.told("paper", replaced, specs, 2), "that record is gone"
     assert "pace" not in verified.told("paper", everything[1:], specs, 2), "the ladder is not complete"
 
 

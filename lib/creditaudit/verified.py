@@ -16,6 +16,11 @@ from creditaudit.spec import RECIPE, RunSpec
 
 FILE = "verified.json"
 Outcome = Literal["bit-equal", "within tolerance", "different"]
+TOLD = {
+    "bit-equal": "bit-equal",
+    "within tolerance": "within tolerance, on another kind of CPU",
+    "different": "different",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def told(profile: str, records: Iterable[Record], ladder: Collection[RunSpec], w
     kept = [row for row in rows(profile) if row.recorded_core_seconds == seconds.get(row.key)]  # of today's records
     if not kept:
         return ""
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(row.outcome for row in kept).items())
+    outcomes = ", ".join(f"{count} {TOLD[outcome]}" for outcome, count in Counter(row.outcome for row in kept).items())
     said = f" Trainings repeated from scratch (`make verify-paper`), against their records: {outcomes}."
     asked = {spec.key for spec in ladder}
     own = [row for row in kept if row.key in asked and row.cpu == made[row.key]["cpu"]]
