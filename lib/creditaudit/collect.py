@@ -198,11 +198,16 @@ def _commits(records: list[Record]) -> str:
 
 def _machines(records: list[Record]) -> str:
     def describe(origin: dict[str, Any]) -> str:
-        cpu = re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", origin.get("cpu", "")).strip()
         threads = f"{origin.get('threads', 1)} thread{'s' if origin.get('threads', 1) != 1 else ''}"
-        return ", ".join(filter(None, [origin.get("device", "cpu"), cpu, threads, f"torch {origin.get('torch', '?')}"]))
+        parts = [origin.get("device", "cpu"), cpu_name(origin), threads, f"torch {origin.get('torch', '?')}"]
+        return ", ".join(filter(None, parts))
 
     return "; ".join(sorted({describe(maker) for maker in _makers(records)}))
+
+
+def cpu_name(origin: dict[str, Any]) -> str:
+    """The kind of CPU without its trade marks and clock."""
+    return re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", origin.get("cpu", "")).strip()
 
 
 def _makers(records: list[Record]) -> list[dict[str, Any]]:

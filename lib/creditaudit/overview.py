@@ -230,9 +230,16 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
         f"which {WORKERS} workers with a core each do in {ladder_core / WORKERS:.3g} hours (the runs' wall times, with "
         f"waiting for a busy core, add up to {ladder_wall:.3g} hours); "
         f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
-        f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours."
+        f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours{_by_cpu(records)}."
         f"{verified.told(profile, records, asked, WORKERS)}{_to_come(profile, records)}"
     )
+
+
+def _by_cpu(records: Sequence[Record]) -> str:
+    """Which kinds of CPU made the records, where there are several: their core-hours are not the same."""
+    kinds = Counter(collect.cpu_name(record.provenance) for record in records).most_common()
+    made = listed([f"{count} on {cpu}" for cpu, count in kinds])
+    return f" ({made}, whose core-hours are not worth the same)" if len(kinds) > 1 else ""
 
 
 def _to_come(profile: str, records: Sequence[Record]) -> str:
