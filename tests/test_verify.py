@@ -14,7 +14,7 @@ HERE = {"cpu": "this one", "torch": "1", "numpy": "1", "threads": 1, "device": "
 def run(accuracy: float = 0.3, h_last: float | None = 200.0, cpu: str = "this one") -> Record:
     record = as_record(accuracy=accuracy, epochs=3)
     final = record.final | {"h_norm": [*record.final["h_norm"][:-1], h_last]}
-    return replace(record, final=final, provenance=HERE | {"cpu": cpu})
+    return replace(record, final=final, provenance=HERE | {"cpu": cpu, "cpu_seconds": 1.0, "commit": "0"})
 
 
 def timed(record: Record, seconds: float) -> Record:
@@ -34,7 +34,7 @@ def timed(record: Record, seconds: float) -> Record:
     ],
 )
 def test_the_verdict_on_a_retrained_run(again, outcome, said, capsys):
-    assert verify._compare(run(), again, [run()]) == outcome
+    assert verify._compare(run(), again, [run()]).outcome == outcome
     assert said in capsys.readouterr().out
 
 
@@ -54,29 +54,31 @@ def test_elsewhere_a_run_may_differ_as_its_seeds_do(again, outcome, capsys):
         for seed, spread in ((1, -1), (2, 1))
     ]
     other = as_record(method="bp", accuracy=0.9)  # not a seed of this run
-    assert verify._compare(kept, run(cpu="another", **again), [kept, *seeds, other]) == outcome
+    assert verify._compare(kept, run(cpu="another", **again), [kept, *seeds, other]).outcome == outcome
     assert "0.1200 and 3.00 are allowed, n = 3" in capsys.readouterr().out
-    assert verify._compare(kept, run(**again), [kept, *seeds, other]) == "different", "here the bits must be equal"
+    assert verify._compare(kept, run(**again), [kept, *seeds, other]).outcome == "different", (
+        "here the bits must be equal"
+    )
 
 
 def test_a_run_that_began_on_another_machine_need_not_be_bit_equal(capsys):
     mixed = run()
     mixed = replace(mixed, provenance=mixed.provenance | {"resumed_from": [HERE | {"cpu": "another"}]})
-    assert verify._compare(mixed, run(accuracy=0.301), [mixed]) == "within tolerance"
+    assert verify._compare(mixed, run(accuracy=0.301), [mixed]).outcome == "within tolerance"
     assert "within tolerance" in capsys.readouterr().out
 
 
 def test_a_difference_in_the_course_of_training_is_found(capsys):
     other = run()
     other = replace(other, epochs=other.epochs | {"test_accuracy": [0.1, 0.2, 0.3]})
-    assert verify._compare(run(), other, [run()]) == "different"
+    assert verify._compare(run(), other, [run()]).outcome == "different"
     assert "first at epochs.test_accuracy[0]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extra", [{"new": 1.0}, {"block_growth": [1.0]}, {"fresh_null": {"mean": 0.0}}])
 def test_what_only_one_of_them_has_is_a_difference(extra, capsys):
     other = run()
-    assert verify._compare(run(), replace(other, final=other.final | extra), [run()]) == "different"
+    assert verify._compare(run(), replace(other, final=other.final | extra), [run()]).outcome == "different"
     assert f"first at final.{next(iter(extra))}" in capsys.readouterr().out
 
 
@@ -138,17 +140,30 @@ def test_the_pace_of_the_ladder_is_that_of_its_own_retrained_runs_on_the_same_cp
     beside, specs = timed(as_record(method="bp", epochs=3), 10.0), [record.spec for record in ladder]
     everything = [*ladder, beside]
     assert verified.told("paper", everything, specs, 2) == ""
-    verified.add("paper", [verified.compared(beside, timed(run(), 10.0), "within tolerance")])
-    assert verified.told("paper", everything, specs, 2).endswith(": 1 within tolerance, on another kind of CPU.")
+    verified.add("paper", [verified.compared(beside, timed(run(), 10.0), "bit-equal")])
+    assert verified.told("paper", everything, specs, 2).endswith(": 1 bit-equal.")
     elsewhere = timed(run(cpu="another"), 1.0)
     verified.add("paper", [verified.compared(ladder[0], timed(run(), 2700.0), "bit-equal")])
     verified.add("paper", [verified.compared(ladder[1], elsewhere, "bit-equal")])
     said = verified.told("paper", everything, specs, 2)
-    assert "1 within tolerance, on another kind of CPU, 2 bit-equal." in said
-    assert "(n = 1) took 38 % of the core-time" in said and said.endswith("train all 2 in 0.75 hours.")
+    assert "records: 3 bit-equal." in said
+    assert "(n = 1) took 38 to 38 % of the core-time" in said and said.endswith("train all 2 in 0.75 hours.")
     replaced = [timed(ladder[0], 9.0), *everything[1:]]
-    assert "CPU, 1 bit-equal." in verified.told("paper", replaced, specs, 2), "that record is gone"
+    assert "records: 2 bit-equal." in verified.told("paper", replaced, specs, 2), "that record is gone"
     assert "pace" not in verified.told("paper", everything[1:], specs, 2), "the ladder is not complete"
+
+
+def test_how_far_a_run_came_out_elsewhere_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    kept = timed(run(), 10.0)
+    row = verify._compare(kept, timed(run(accuracy=0.31, h_last=400.0, cpu="another"), 20.0), [kept])
+    verified.add("paper", [row, verify._compare(kept, kept, [kept])])
+    said = verified.told("paper", [kept], [], 2)
+    off = "0.010 in accuracy, allowed 0.020, and 0.30 decades in the last norm, allowed 0.5"
+    assert (
+        f"1 bit-equal, 1 within tolerance on another kind of CPU or torch (off by: `{kept.spec.key[:-9]}` {off})"
+        in said
+    )
 
 
 def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):

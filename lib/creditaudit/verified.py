@@ -16,16 +16,11 @@ from creditaudit.spec import RECIPE, RunSpec
 
 FILE = "verified.json"
 Outcome = Literal["bit-equal", "within tolerance", "different"]
-TOLD = {
-    "bit-equal": "bit-equal",
-    "within tolerance": "within tolerance, on another kind of CPU",
-    "different": "different",
-}
 
 
 @dataclass(frozen=True)
 class Retrained:
-    """One run, trained again and compared with its record."""
+    """One run, trained again and compared with its record: by how much it is off, and how much is allowed elsewhere."""
 
     key: str
     outcome: Outcome
@@ -33,11 +28,16 @@ class Retrained:
     core_seconds: float
     cpu: str
     commit: str
+    accuracy_off: float = 0.0
+    accuracy_allowed: float = 0.0
+    decades_off: float | None = 0.0  # of ||h_L||; None: one of them overflowed
+    decades_allowed: float = 0.0
 
 
-def compared(record: Record, again: Record, outcome: Outcome) -> Retrained:
+def compared(record: Record, again: Record, outcome: Outcome, **off: float | None) -> Retrained:
     then, now = record.provenance, again.provenance
-    return Retrained(record.spec.key, outcome, then["cpu_seconds"], now["cpu_seconds"], now["cpu"], now["commit"])
+    seconds = then["cpu_seconds"], now["cpu_seconds"]
+    return Retrained(record.spec.key, outcome, *seconds, now["cpu"], now["commit"], **off)
 
 
 def rows(profile: str) -> list[Retrained]:
@@ -65,15 +65,35 @@ def told(profile: str, records: Iterable[Record], ladder: Collection[RunSpec], w
     kept = [row for row in rows(profile) if row.recorded_core_seconds == seconds.get(row.key)]  # of today's records
     if not kept:
         return ""
-    outcomes = ", ".join(f"{count} {TOLD[outcome]}" for outcome, count in Counter(row.outcome for row in kept).items())
-    said = f" Trainings repeated from scratch (`make verify-paper`), against their records: {outcomes}."
+    outcomes = Counter(row.outcome for row in kept)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != "within tolerance")
+    parts = [counts, _elsewhere([row for row in kept if row.outcome == "within tolerance"])]
+    said = f" Trainings repeated from scratch (`make verify-paper`), against their records: {_joined(parts)}."
     asked = {spec.key for spec in ladder}
     own = [row for row in kept if row.key in asked and row.cpu == made[row.key]["cpu"]]
     if not own or not asked <= made.keys():
         return said
+    shares = [100 * row.core_seconds / row.recorded_core_seconds for row in own]
     pace = sum(row.core_seconds for row in own) / sum(row.recorded_core_seconds for row in own)
     hours = pace * sum(seconds[key] for key in asked) / workers / 3600
     return (
-        f"{said} Those of the ladder on the same kind of CPU (n = {len(own)}) took {100 * pace:.0f} % of the core-time "
-        f"in the records, a pace at which {workers} workers train all {len(asked)} in {hours:.3g} hours."
+        f"{said} Those of the ladder on the same kind of CPU (n = {len(own)}) took {min(shares):.0f} to "
+        f"{max(shares):.0f} % of the core-time in the records; at their mean pace {workers} undisturbed cores would "
+        f"train all {len(asked)} in {hours:.3g} hours."
     )
+
+
+def _elsewhere(rows: Sequence[Retrained]) -> str:
+    """Another kind of CPU rounds otherwise, which a run amplifies: how far each came out from its record."""
+    if not rows:
+        return ""
+    each = "; ".join(
+        f"`{row.key.rsplit('-', 1)[0]}` {row.accuracy_off:.3f} in accuracy, allowed {row.accuracy_allowed:.3f}, and "
+        f"{row.decades_off:.2f} decades in the last norm, allowed {row.decades_allowed:.2g}"
+        for row in rows
+    )
+    return f"{len(rows)} within tolerance on another kind of CPU or torch (off by: {each})"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return ", ".join(part for part in parts if part)

@@ -12,7 +12,7 @@ from typing import Any
 from creditaudit import cost, identity, identity_rows, params, paths, sweep, verified
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
-from creditaudit.verified import Outcome
+from creditaudit.verified import Outcome, Retrained
 
 IDENTITY_TOLERANCE = 1e-5  # one forward pass in float32, on any CPU
 # On another kind of CPU the last bits differ, and a run that explodes amplifies them until it is as good as another
@@ -41,10 +41,10 @@ def _retrain(profile: str, sample: Sequence[Record], known: Sequence[Record], jo
     """Train the runs again, compare, and note what came out."""
     seconds = sum(cost.cpu_seconds(record.spec, known) for record in sample)
     print(f"retraining {len(sample)} runs, about {seconds / 60:.0f} core-minutes", flush=True)
-    found = [(record, again, _compare(record, again, known)) for record, again in _retrained(sample, jobs)]
-    noted = verified.add(profile, [verified.compared(*each) for each in found])
+    found = [_compare(record, again, known) for record, again in _retrained(sample, jobs)]
+    noted = verified.add(profile, found)
     print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
-    return [outcome for _, _, outcome in found]
+    return [row.outcome for row in found]
 
 
 def _retrained(sample: Sequence[Record], jobs: int | None) -> list[tuple[Record, Record]]:
@@ -81,20 +81,15 @@ def _flat(row: dict[str, Any]) -> list[float]:
     return [number for name in sorted(row) for number in (row[name] if isinstance(row[name], list) else [row[name]])]
 
 
-def _compare(committed: Record, again: Record, known: Sequence[Record]) -> Outcome:
-    alike = _platform(committed.provenance) == _platform(again.provenance) and all(
-        maker[name] == again.provenance[name]
-        for maker in committed.provenance.get("resumed_from", [])
-        for name in ("cpu", "torch", "numpy")
-    )
+def _compare(committed: Record, again: Record, known: Sequence[Record]) -> Retrained:
     if (committed.epochs, committed.final) == (again.epochs, again.final):
         print(f"{committed.spec.key}: bit-equal")
-        return "bit-equal"
+        return verified.compared(committed, again, "bit-equal")
+    seeds = [record for record in known if record.spec.but(seed=0) == committed.spec.but(seed=0)]
+    (off_allowed, decades_allowed), alike = _allowed(seeds), _made_alike(committed, again)
     off = abs(committed.final["test_accuracy"] - again.final["test_accuracy"])
     decades = _decades(committed.final["h_norm"][-1], again.final["h_norm"][-1])
-    seeds = [record for record in known if record.spec.but(seed=0) == committed.spec.but(seed=0)]
-    off_allowed, decades_allowed = _allowed(seeds)
-    close = off <= off_allowed and decades <= decades_allowed
+    close = off <= off_allowed and decades <= decades_allowed and not alike
     where = (
         "the same kind of CPU, so this should be bit-equal" if alike else "another kind of CPU or torch, or partly so"
     )
@@ -102,9 +97,26 @@ def _compare(committed: Record, again: Record, known: Sequence[Record]) -> Outco
     print(
         f"{committed.spec.key}: differs (first at {first}), accuracy by {off:.4f}, log10 ||h_L|| by {decades:.2f} "
         f"(elsewhere {off_allowed:.4f} and {decades_allowed:.2f} are allowed, n = {len(seeds)}); "
-        f"{where}: {'within tolerance' if close and not alike else 'FAILED'}"
+        f"{where}: {'within tolerance' if close else 'FAILED'}"
     )
-    return "within tolerance" if close and not alike else "different"
+    return verified.compared(
+        committed,
+        again,
+        "within tolerance" if close else "different",
+        accuracy_off=off,
+        accuracy_allowed=off_allowed,
+        decades_off=decades if math.isfinite(decades) else None,
+        decades_allowed=decades_allowed,
+    )
+
+
+def _made_alike(committed: Record, again: Record) -> bool:
+    """On the same kind of CPU with the same libraries, from the first epoch on."""
+    return _platform(committed.provenance) == _platform(again.provenance) and all(
+        maker[name] == again.provenance[name]
+        for maker in committed.provenance.get("resumed_from", [])
+        for name in ("cpu", "torch", "numpy")
+    )
 
 
 def _allowed(seeds: Sequence[Record]) -> tuple[float, float]:
