@@ -192,7 +192,7 @@ def test_methods_are_ranked_over_the_seeds_that_all_have():
 
 def test_d3_is_told_with_what_it_takes_for_granted():
     rows = tables_audit.per_run(runs_of(records(["bp", "dfa"])))
-    assert "training the blocks helps it (+22.1 pp, n = 3)" in findings_audit.precondition(rows)
+    assert "training the blocks helps it (+22.1 ± 0.1 pp, n = 3)" in findings_audit.precondition(rows)
     flat = rows.assign(gain=rows.gain * 0)
     assert "does not help it" in findings_audit.precondition(flat)
     assert "so that is open" in findings_audit.precondition(rows[rows.method == "dfa"])

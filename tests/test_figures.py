@@ -94,10 +94,12 @@ def test_the_ladder_says_what_the_records_say():
 
 def test_the_first_answer_follows_the_records():
     answer = answers.depth([CASES["three seeds"]])
-    assert "**helps BP**: +20.0 pp" in answer and "**does not help DFA**: −10.0 pp" in answer
+    assert "**helps BP**: +20.0 ± 0.0 pp" in answer and "**does not help DFA**: −10.0 ± 0.0 pp" in answer
     gains = {"here": [4.0, 4.5, 5.0], "there": [0.5, -0.1, 4.6]}
-    said = "**helps FA at here and may or may not help it at there**: +4.5 pp and +1.7 pp (90 % interval −2.6 to +6.0)"
-    assert answers._worth("fa", gains) == said
+    assert answers._worth("fa", gains) == (
+        "**helps FA at here and may or may not help it at there**: "
+        "+4.5 ± 0.5 pp and +1.7 ± 2.6 pp (90 % interval −2.6 to +6.0)"
+    )
     partial = answers.depth([CASES["rungs missing"]])
     assert "Preliminary: 4 of 18 runs at $d=256$, $L=2$ are missing (`make train PROFILE=paper" in partial
     assert "Not yet decided: 18 of 18 runs are missing" in answers.depth([LOST])
@@ -125,8 +127,9 @@ def test_what_the_penalty_fixes_depends_on_the_records():
         for acc, field in ((0.45, {"penalty": 0.01}), (0.34, {"k": 0}))
     ]
     both = Runs([*penalty_runs(0.36).specs, *(r.spec for r in more)], [*penalty_runs(0.36).records, *more], "paper")
-    assert "; of the other rules, training the penalised blocks helps State Bridge (+11.0 pp)." in answers.penalty(
-        both, 0.01
+    assert (
+        "; of the other rules, training the penalised blocks helps State Bridge (+11.0 pp) (n = 1"
+        in answers.penalty(both, 0.01)
     )
     nobody = penalty_runs(0.36).only(method="bp")
     assert "do not have DFA" in answers.penalty(nobody, 0.01) and "0 of" not in answers.penalty(nobody, 0.01)
@@ -202,7 +205,7 @@ def test_a_profile_is_unfinished_until_every_section_is():
     assert "every claim can be tested" in overview.reach("paper", [done])
     text = overview.reach("paper", [done, half])
     assert text.startswith(f"**Unfinished: {len(half.records)} of {len(half.specs)} runs")
-    assert f"{len(done.specs)} of {len(done.specs)}, " in text and "make train PROFILE=paper" in text
+    assert f"{len(done.specs)} of {len(done.specs)}, " in text and "make reproduce PROFILE=paper" in text
 
 
 def test_a_contradiction_is_told_with_its_explanation(monkeypatch):

@@ -90,11 +90,11 @@ def test_gains_are_paired_with_the_methods_own_frozen_run():
     assert table["over frozen, pp"]["DFA", "$\\lambda=0.01$"] == "+1.1 ± 0.1"
     assert table["over frozen, pp"]["DFA", "$\\lambda=0$"] == "−4.8 ± 0.1"
     sentence = findings_penalty.rescued(rows, RESCUE)
-    assert "helps State Bridge (+10.4 pp) and does not help DFA (+1.1 pp)" in sentence
+    assert "helps State Bridge (+10.4 ± 0.1 pp) and does not help DFA (+1.1 ± 0.1 pp)" in sentence
     assert "−5.3 ± 0.0 pp" in findings_penalty.control(rows, RESCUE)
     assert sentence.endswith("Of the other penalties, training the blocks helps nobody.")
     swept = tables_penalty.per_run(runs_of(records(runs={("dfa", 1e-4): (0.390, 0.0, 2e4)})))
-    assert "helps DFA at $\\lambda=0.0001$ (+4.1 pp)" in findings_penalty.rescued(swept, RESCUE)
+    assert "helps DFA at $\\lambda=0.0001$ (+4.1 ± 0.1 pp)" in findings_penalty.rescued(swept, RESCUE)
 
 
 def test_a_run_whose_rho_hangs_on_the_step_is_named():

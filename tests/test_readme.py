@@ -44,11 +44,14 @@ def test_every_make_target_and_verb_exists():
     assert verbs <= set(_HELP)
 
 
-def test_core_hours_of_two_kinds_of_cpu_are_not_added_in_silence(tmp_path, monkeypatch):
+def test_core_hours_of_two_kinds_of_cpu_are_not_added(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     specs = [spec for runs in overview.ladders("paper").values() for spec in runs.specs][:3]
     for spec, cpu in zip(specs, ("Fast(R) CPU (AVX512)", "Fast(R) CPU (AVX512)", "Slow CPU (AVX2)"), strict=True):
         record = replace(as_record(), spec=spec)
-        Store(tmp_path / "paper").save(replace(record, provenance=record.provenance | {"cpu": cpu}))
+        spent = {"cpu": cpu, "cpu_seconds": 7200.0}
+        Store(tmp_path / "paper").save(replace(record, provenance=record.provenance | spent))
         said = overview.cost("paper", overview.ladders("paper"))
-        assert ("2 on Fast CPU (AVX512) and 1 on Slow CPU (AVX2), whose" in said) == (spec == specs[-1])
+        apart = "together: core-hours: 4 on Fast CPU (AVX512), 2 on Slow CPU (AVX2)."
+        assert (apart in said) == (spec == specs[-1])
+    assert re.search(r"177 runs are still to be trained, about [\d.e+]+ core-hours of Fast CPU \(AVX512\)\.", said)

@@ -9,7 +9,7 @@ from creditaudit import identity_rows, metrics, style, tables
 from creditaudit.claims import Result
 from creditaudit.collect import Runs, resume_command
 from creditaudit.decisions import ABOVE_CHANCE
-from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, shape, undecided
+from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, of_seeds, shape, undecided
 from creditaudit.findings_identity import NEARLY
 from creditaudit.report import summary
 
@@ -35,9 +35,9 @@ def depth(ladders: Iterable[Runs]) -> str:
     verb = "is" if sum(len(runs.missing) for runs in pending) == 1 else "are"
     left = f" Preliminary: {lacking} {verb} missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
     return (
-        f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (means of n = {seeds} "
-        f"paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp, by the 90 % interval where there are several "
-        f"seeds).{left if pending else ''}"
+        f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (mean ± std of "
+        f"n = {seeds} paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp, by the 90 % interval where there "
+        f"are several seeds).{left if pending else ''}"
     )
 
 
@@ -62,7 +62,7 @@ def _worth(method: str, gains: dict[str, list[float] | None]) -> str:
 
 def penalty(runs: Runs, rescue: float) -> str:
     """What the penalty fixes and what it does not, for DFA, at the section's own epochs."""
-    question, epochs = "**What does the penalty fix?**", min(spec.epochs for spec in runs.specs)
+    question, epochs = "**What does the penalty fix, and what not?**", min(spec.epochs for spec in runs.specs)
     here = runs.only(epochs=epochs)
     plain, fixed = here.only(method="dfa", k=_depth(runs), penalty=0.0), here.only(method="dfa", penalty=rescue)
     frozen, bp = here.only(method="dfa", k=0), here.only(method="bp", k=_depth(runs), penalty=0.0)
@@ -77,13 +77,18 @@ def penalty(runs: Runs, rescue: float) -> str:
         f"(frozen: {_power(_typical(frozen, name))}, BP: {_power(_typical(bp, name))})"
         for symbol, name in ((r"$\lVert h_L \rVert$", "h_norm"), (r"$\lVert g_L \rVert$ (batch 128)", "g_norm"))
     )
-    before, after, still, best = (_accuracy(group) for group in (plain, fixed, frozen, bp))
+    over_frozen, over_bp = (of_seeds(_gains(fixed, other), 1, signed=True) for other in (frozen, bp))
     return (
-        f"{question} A penalty of $\\lambda={rescue:g}$ takes DFA's {norms}, its deep cosine from {_cosine(plain)} to "
-        f"{_cosine(fixed)} and its accuracy from {before:.3f} to {after:.3f} ({epochs} epochs, n = {len(seeds)}): "
-        f"{_repaired(_failures(plain), _failures(fixed), epochs)}; with {_points(after - still)} pp against leaving it "
-        f"frozen and {_points(after - best)} pp against BP, {_used(fixed, frozen)}{_other_rules(here, rescue)}."
+        f"{question} With $\\lambda={rescue:g}$ and after {epochs} epochs "
+        f"{_repaired(_failures(plain), _failures(fixed), epochs)}: it takes DFA's {norms}, its deep cosine from "
+        f"{_cosine(plain)} to {_cosine(fixed)} and its accuracy from {of_seeds(_accuracies(plain))} to "
+        f"{of_seeds(_accuracies(fixed))}; that is {over_frozen} pp against leaving the blocks frozen and {over_bp} pp "
+        f"against BP, so {_used(fixed, frozen)}{_other_rules(here, rescue)} ({_scatter(len(seeds))})."
     )
+
+
+def _scatter(n: int) -> str:
+    return f"mean ± std of n = {n} seeds, of norms the geometric mean" if n > 1 else "n = 1 seed"
 
 
 def _other_rules(here: Runs, rescue: float) -> str:
@@ -101,8 +106,8 @@ def _depth(runs: Runs) -> int:
     return runs.specs[0].depth
 
 
-def _accuracy(runs: Runs) -> float:
-    return mean(record.final["test_accuracy"] for record in runs.records)
+def _accuracies(runs: Runs) -> list[float]:
+    return [record.final["test_accuracy"] for record in runs.records]
 
 
 def _typical(runs: Runs, name: str) -> float:
@@ -112,9 +117,9 @@ def _typical(runs: Runs, name: str) -> float:
 
 
 def _cosine(runs: Runs) -> str:
-    """Deep Gamma, mean over seeds; undefined where a run's is."""
+    """Deep Gamma over seeds; undefined where a run's is."""
     values = [metrics.read("gamma_deep", record) for record in runs.records]
-    return "undefined" if None in values else f"{mean(values):.3f}".replace("-", "−")
+    return "undefined" if None in values else of_seeds(values)
 
 
 def _repaired(before: list[str], after: list[str], epochs: int) -> str:
@@ -164,16 +169,22 @@ def frozen(ladder: Runs) -> str:
     if not rows:
         command = f"make reproduce PROFILE={ladder.profile} SECTION=identity_check"
         return f"{question} Not yet decided: the untrained stack has not been measured (`{command}`)."
-    values = listed([f"{style.name(m)} {means['mean'][m]:.3f}" for m in style.in_order(means.index)])
+    values = listed(
+        [
+            f"{style.name(m)} {tables.plus_minus(means['mean'][m], means['std'][m])} (n = {means['n'][m]})"
+            for m in style.in_order(means.index)
+        ]
+    )
     accuracy = f"With every block frozen accuracy is {values}, where chance is {style.CHANCE:.1f}"
     if means["mean"].min() < ABOVE_CHANCE * style.CHANCE:
         return f"{question} {accuracy}: it is not clearly above it."
-    deviation, cosine = (mean(row[name] for row in rows.values()) for name in ("deviation", "cosine"))
+    cosine = mean(row["cosine"] for row in rows.values())
+    texts = {name: of_seeds([row[name] for row in rows.values()]) for name in ("deviation", "cosine")}
     norms = [record.final["h_norm"] for record in ladder.only(k=0).records]
     ends = [h[-1] / h[0] for h in norms if None not in h]
     trained = f"; after training {_range(ends)} in {len(ends)} frozen run{'s' * (len(ends) > 1)}" if ends else ""
     measured = (
-        f"$\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert={deviation:.3f}$, $\\cos(h_L,h_0)={cosine:.3f}$, "
+        f"$\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert$ {texts['deviation']}, $\\cos(h_L,h_0)$ {texts['cosine']}, "
         f"n = {len(rows)}{trained}"
     )
     if cosine < NEARLY:
@@ -193,16 +204,15 @@ def _range(ratios: Sequence[float]) -> str:
 def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
     """How sure are we: the counts, the seeds, the false verdicts to expect."""
     counted = summary(results)
+    decided = [result for result in results if result.kind != "exact" and result.verdict != "inconclusive"]
+    early = sum(0 < result.n < len(seeds) for result in decided)
+    fewer = f" ({early} of the verdicts on fewer, because the rest of their runs are missing)" if early else ""
     return (
         f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
         f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
-        f"seed{'' if len(seeds) == 1 else 's'}; {counted.tested} had the runs for a test at "
+        f"seed{'' if len(seeds) == 1 else 's'}{fewer}; {counted.tested} had the runs for a test at "
         f"$\\alpha={counted.alpha:g}$; {counted.luck}."
     )
-
-
-def _points(difference: float) -> str:
-    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def _power(value: float) -> str:

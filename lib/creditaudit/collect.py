@@ -105,15 +105,12 @@ class Runs:
         if len(self.missing) <= NAMED:
             lost = ", ".join(_short(spec) for spec in self.missing)
         else:
-            counts = Counter(style.name(spec.method) for spec in self.missing)
-            lost = ", ".join(f"{count} {name}" for name, count in counts.items())
+            counts = Counter((style.name(spec.method), spec.k == 0) for spec in self.missing)
+            lost = ", ".join(f"{count} {name}{' frozen' * still}" for (name, still), count in counts.items())
         there = f"{len(self.records)} of {len(self.specs)} runs are there; missing: {lost}."
         if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
             return f"{there}{warning}"
         return f"{there} `{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
-
-    def core_hours(self) -> float:
-        return sum(record.provenance.get("cpu_seconds", 0.0) for record in self.records) / 3600
 
     def provenance_note(self) -> str:
         """The footer of a section, as markdown."""
@@ -123,7 +120,7 @@ class Runs:
         seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
         return (
             f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at commit "
-            f"{_commits(self.records)} on {_machines(self.records)}; {self.core_hours():.2g} core-hours."
+            f"{_commits(self.records)} on {_machines(self.records)}; {core_hours(self.records)}."
         )
 
 
@@ -199,15 +196,30 @@ def _commits(records: list[Record]) -> str:
 def _machines(records: list[Record]) -> str:
     def describe(origin: dict[str, Any]) -> str:
         threads = f"{origin.get('threads', 1)} thread{'s' if origin.get('threads', 1) != 1 else ''}"
-        parts = [origin.get("device", "cpu"), cpu_name(origin), threads, f"torch {origin.get('torch', '?')}"]
+        parts = [
+            origin.get("device", "cpu"),
+            cpu_name(origin.get("cpu", "")),
+            threads,
+            f"torch {origin.get('torch', '?')}",
+        ]
         return ", ".join(filter(None, parts))
 
     return "; ".join(sorted({describe(maker) for maker in _makers(records)}))
 
 
-def cpu_name(origin: dict[str, Any]) -> str:
+def cpu_name(cpu: str) -> str:
     """The kind of CPU without its trade marks and clock."""
-    return re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", origin.get("cpu", "")).strip()
+    return re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", cpu).strip()
+
+
+def core_hours(records: Sequence[Record]) -> str:
+    """27 core-hours; of each kind of CPU apart, where there are several, since an hour is not worth the same on all."""
+    seconds: Counter[str] = Counter()
+    for record in records:
+        seconds[cpu_name(record.provenance.get("cpu", ""))] += record.provenance.get("cpu_seconds", 0.0)
+    if len(seconds) < 2:
+        return f"{seconds.total() / 3600:.3g} core-hours"
+    return "core-hours: " + ", ".join(f"{spent / 3600:.3g} on {cpu}" for cpu, spent in seconds.most_common())
 
 
 def _makers(records: list[Record]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """What a run costs, before it is run: arithmetic per step, and seconds by the speed of this project's own records."""
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import median
 
@@ -47,9 +48,17 @@ def _credit_flops(spec: RunSpec, block: float) -> float:
     return 0.0
 
 
+def usual_cpu(records: Iterable[Record]) -> str | None:
+    """The kind of CPU that made most of the records: a core-second is worth another amount of work on every kind."""
+    kinds = Counter(record.provenance.get("cpu", "") for record in records)
+    return kinds.most_common(1)[0][0] if kinds else None
+
+
 def cpu_seconds(spec: RunSpec, measured: Iterable[Record] = ()) -> float:
-    """Expected core-seconds; records of the same width and method calibrate the speed, else any record does."""
-    finished = list(measured)
+    """Expected core-seconds of the usual CPU; its records of the same width and method calibrate, else any of its."""
+    measured = list(measured)
+    cpu = usual_cpu(measured)
+    finished = [record for record in measured if record.provenance.get("cpu", "") == cpu]
     alike = [r for r in finished if (r.spec.width, r.spec.method) == (spec.width, spec.method)] or finished
     speeds = [step_flops(r.spec) * r.spec.steps / r.provenance["cpu_seconds"] for r in alike]
     return step_flops(spec) * spec.steps / (median(speeds) if speeds else UNMEASURED_GFLOPS * 1e9)

@@ -1,14 +1,16 @@
 """What the records say, in sentences: the words that all sections share. Every number and every verb comes from a
 record; what cannot be said yet is said to be undecided."""
 
+import math
 from collections.abc import Sequence
-from statistics import mean
+from statistics import mean, stdev
 
 from creditaudit import params, paths, protocol
 from creditaudit.claims import Result, check, load_claims
 from creditaudit.collect import Runs, resume_command
 from creditaudit.diagnosis import D3_GAIN, depth_is_used
 from creditaudit.records import Store
+from creditaudit.tables import plus_minus
 from creditaudit.verdicts import of_sample
 
 HELPS = 100 * D3_GAIN  # percentage points: D3's own threshold
@@ -62,13 +64,18 @@ def helps(sample: Sequence[float]) -> str:
 
 
 def amount(sample: Sequence[float]) -> str:
-    """The mean gain; with its interval where that decides nothing."""
-    text = f"{mean(sample):+.1f} pp"
+    """The mean gain ± std; with the mean's interval where that decides nothing."""
+    text = f"{of_seeds(sample, 1, signed=True)} pp"
     if helps(sample) == VERBS[2]:
         text += " (90 % interval {:+.1f} to {:+.1f})".format(*_interval(sample))
     return text.replace("-", "−")
 
 
+def of_seeds(sample: Sequence[float], places: int = 3, signed: bool = False) -> str:
+    """Mean ± std (ddof 1); of one seed the number alone."""
+    return plus_minus(mean(sample), stdev(sample) if len(sample) > 1 else math.nan, places, signed)
+
+
 def bracketed(sample: Sequence[float]) -> str:
-    """The same to stand in brackets: +1.9 pp, 90 % interval +0.7 to +3.1."""
+    """The same to stand in brackets: +1.9 ± 0.7 pp, 90 % interval +0.7 to +3.1."""
     return amount(sample).replace(" (", ", ").removesuffix(")")

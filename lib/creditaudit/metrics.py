@@ -166,6 +166,10 @@ METRICS: dict[str, Metric] = {
     "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1), called="deep cosine"),
     "gamma_at": Metric("Gamma_l", _final_at("gamma_in"), layer="block"),
     "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _final_mean("gamma_out")),
+    "gamma_clamped": Metric(
+        "Gamma with both norms clamped at 1e-8, as F.cosine_similarity does it: what small gradients then seem to be",
+        _final_mean("gamma_in_clamped"),
+    ),
     "ceiling_deep": Metric(
         "exact credit's own Gamma, without block 0: how little the gradient turns",
         _final_mean("gamma_ceiling", first=1),

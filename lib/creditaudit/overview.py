@@ -9,16 +9,17 @@ import pandas as pd
 from creditaudit import collect, metrics, params, paths, protocol, style, verified
 from creditaudit.claims import Result, load_claims
 from creditaudit.collect import Runs
-from creditaudit.cost import cpu_seconds
+from creditaudit.cost import cpu_seconds, usual_cpu
 from creditaudit.evidence import Evidence
 from creditaudit.explanations import load_explanations
 from creditaudit.findings import counted, listed, section_runs
 from creditaudit.records import Record, Store
 from creditaudit.report import observed, published, test
+from creditaudit.spec import RunSpec
 from creditaudit.verdicts import MOST_SEEDS, VERDICTS, Cause
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
-FEW = 12  # as many claims are named where a reason is listed
+FEW = 16  # as many claims are named where a reason is listed
 CAUSES: dict[Cause, str] = {
     "missing runs": "runs are missing",
     "another profile": "only the paper profile can decide them",
@@ -197,10 +198,12 @@ def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
     states = [
         f"{runs.section.replace('_', ' ')} `{runs.set_name}` {len(runs.records)} of {len(runs.specs)}" for runs in parts
     ]
+    time = _hours(list(missing), Store(paths.profile_dir(profile)).all())
     return (
         f"**Unfinished: {len(asked) - len(missing)} of {len(asked)} runs are there** ({', '.join(states)}; sections "
-        "share runs). A claim is decided once its runs are; until then it is inconclusive and says what is missing. "
-        f"`{collect.resume_command(profile)}` goes on from here."
+        f"share runs), because the others take {time} more; each section names what it lacks. A claim is decided once "
+        "as many seeds are there as it was published with, and at least two; until then it is inconclusive and says "
+        f"what is missing. `make reproduce PROFILE={profile}` trains the rest and renders everything anew."
     )
 
 
@@ -223,23 +226,21 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     asked = {spec for ladder in ladder_sets.values() for spec in ladder.specs}
     if not runs:
         return "No run of the ladder has finished yet, so there is no cost to report."
-    ladder_core = sum(record.provenance["cpu_seconds"] for record in runs.values()) / 3600
-    ladder_wall = sum(record.provenance["wall_seconds"] for record in runs.values()) / 3600
+    made = list(runs.values())
+    core = sum(record.provenance["cpu_seconds"] for record in made) / 3600
+    wall = sum(record.provenance["wall_seconds"] for record in made) / 3600
     return (
-        f"The ladder's {len(runs)} of {len(asked)} runs took {ladder_core:.3g} core-hours of training and diagnostics, "
-        f"which {WORKERS} workers with a core each do in {ladder_core / WORKERS:.3g} hours (the runs' wall times, with "
-        f"waiting for a busy core, add up to {ladder_wall:.3g} hours); "
-        f"the study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
-        f"{sum(record.provenance['cpu_seconds'] for record in records) / 3600:.3g} core-hours{_by_cpu(records)}."
+        f"The ladder's {len(made)} of {len(asked)} runs took {core:.3g} core-hours of training and diagnostics on "
+        f"{_cpus(made)}: {core / WORKERS:.3g} hours on {WORKERS} undisturbed cores (with waiting for busy ones, their "
+        f"wall times add up to {wall:.3g} hours, {wall / WORKERS:.3g} for each of {WORKERS} workers). The study "
+        f"reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
+        f"{collect.core_hours(records)}."
         f"{verified.told(profile, records, asked, WORKERS)}{_to_come(profile, records)}"
     )
 
 
-def _by_cpu(records: Sequence[Record]) -> str:
-    """Which kinds of CPU made the records, where there are several: their core-hours are not the same."""
-    kinds = Counter(collect.cpu_name(record.provenance) for record in records).most_common()
-    made = listed([f"{count} on {cpu}" for cpu, count in kinds])
-    return f" ({made}, whose core-hours are not worth the same)" if len(kinds) > 1 else ""
+def _cpus(records: Sequence[Record]) -> str:
+    return listed(sorted({collect.cpu_name(record.provenance.get("cpu", "")) for record in records}))
 
 
 def _to_come(profile: str, records: Sequence[Record]) -> str:
@@ -247,5 +248,10 @@ def _to_come(profile: str, records: Sequence[Record]) -> str:
     missing = everything(profile).missing
     if not missing:
         return ""
+    return f" {counted(len(missing), 'run is', 'runs are')} still to be trained, {_hours(missing, records)}."
+
+
+def _hours(missing: Sequence[RunSpec], records: Sequence[Record]) -> str:
     hours = sum(cpu_seconds(spec, records) for spec in missing) / 3600
-    return f" {counted(len(missing), 'run is', 'runs are')} still to be trained, about {hours:.2g} core-hours."
+    cpu = usual_cpu(records)
+    return f"about {hours:.2g} core-hours" + (f" of {collect.cpu_name(cpu)}" if cpu else "")

@@ -107,13 +107,14 @@ def dry_run(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
     jobs = jobs or sweep.cores()
     measured = store.all() or Store(paths.profile_dir("paper")).all()
-    missing = store.missing(specs)
+    missing, cpu = store.missing(specs), cost.usual_cpu(measured)
     seconds = [cost.cpu_seconds(spec, measured) for spec in missing]
     for spec, second in zip(missing, seconds, strict=True):
         print(f"{spec.key:45s} about {second:6.0f} core-seconds")
     print(
         f"{len(missing)} of {len(specs)} runs to train: about {sum(seconds) / 3600:.1f} core-hours, "
         f"{sum(seconds) / 60 / jobs:.0f} minutes on {jobs} cores"
+        + (f" like those of the records ({cpu})" if cpu else "")
     )
 
 

@@ -113,7 +113,7 @@ def _train_in_workers(missing: Sequence[RunSpec], store: Store, jobs: int) -> No
             raise Interrupted(
                 f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
                 "the same command goes on, each from its last checkpoint "
-                f"(at most {train.CHECKPOINT_SECONDS:.0f} s or one epoch of each is lost)"
+                f"(at most {train.CHECKPOINT_SECONDS:.0f} s, one epoch or the closing diagnostics of each are lost)"
             ) from None
         raise
     finally:
