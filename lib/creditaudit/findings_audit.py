@@ -51,11 +51,17 @@ def _open(found: list[decisions.Pair]) -> str:
     """On whom D1 to D3 do not decide: for want of runs, or because seeds differ."""
     said = decisions.votes(found, decisions.TOGETHER)
     undecided_on = {method: each for method, each in said.items() if decisions.majority(each) is None}
-    waiting = [style.name(method) for method, each in undecided_on.items() if None in each]
+    waiting = [f"{style.name(method)}{_so_far(each)}" for method, each in undecided_on.items() if None in each]
     split = [style.name(method) for method, each in undecided_on.items() if None not in each]
     told = [f"wait for runs of {listed(waiting)}"] if waiting else []
     told += [f"are split between seeds on {listed(split)}"] if split else []
     return f", and {listed(told)}" if told else ""
+
+
+def _so_far(said: list[decisions.Answer]) -> str:
+    """What the seeds say that can be judged already."""
+    known = [answer for answer in said if answer is not None]
+    return f" (accepted in {sum(known)} of the {len(known)} judged)" if known else ""
 
 
 def _case(method: str, own: pd.DataFrame) -> str:
