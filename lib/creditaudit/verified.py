@@ -20,7 +20,7 @@ Outcome = Literal["bit-equal", "within tolerance", "different"]
 
 @dataclass(frozen=True)
 class Retrained:
-    """One run, trained again and compared with its record: by how much it is off, and how much is allowed elsewhere."""
+    """One run, trained again and compared with its record."""
 
     key: str
     outcome: Outcome
@@ -29,15 +29,15 @@ class Retrained:
     cpu: str
     commit: str
     accuracy_off: float = 0.0
-    accuracy_allowed: float = 0.0
     decades_off: float | None = 0.0  # of ||h_L||; None: one of them overflowed
-    decades_allowed: float = 0.0
 
 
-def compared(record: Record, again: Record, outcome: Outcome, **off: float | None) -> Retrained:
+def compared(
+    record: Record, again: Record, outcome: Outcome, accuracy_off: float = 0.0, decades_off: float | None = 0.0
+) -> Retrained:
     then, now = record.provenance, again.provenance
     seconds = then["cpu_seconds"], now["cpu_seconds"]
-    return Retrained(record.spec.key, outcome, *seconds, now["cpu"], now["commit"], **off)
+    return Retrained(record.spec.key, outcome, *seconds, now["cpu"], now["commit"], accuracy_off, decades_off)
 
 
 def rows(profile: str) -> list[Retrained]:
@@ -84,15 +84,15 @@ def told(profile: str, records: Iterable[Record], ladder: Collection[RunSpec], w
 
 
 def _elsewhere(rows: Sequence[Retrained]) -> str:
-    """Another kind of CPU rounds otherwise, which a run amplifies: how far each came out from its record."""
+    """Another kind of CPU rounds otherwise: how far the runs came out from their records."""
     if not rows:
         return ""
-    each = "; ".join(
-        f"`{row.key.rsplit('-', 1)[0]}` {row.accuracy_off:.3f} in accuracy, allowed {row.accuracy_allowed:.3f}, and "
-        f"{row.decades_off:.2f} decades in the last norm, allowed {row.decades_allowed:.2g}"
-        for row in rows
+    accuracy, decades = (max(getattr(row, name) for row in rows) for name in ("accuracy_off", "decades_off"))
+    kinds = ", ".join(sorted({row.cpu for row in rows}))
+    return (
+        f"{len(rows)} within tolerance where bits cannot be equal (another kind of CPU or torch: {kinds}), off by at "
+        f"most {accuracy:.1g} in accuracy and {decades:.1g} decades in the last norm"
     )
-    return f"{len(rows)} within tolerance on another kind of CPU or torch (off by: {each})"
 
 
 def _joined(parts: Sequence[str]) -> str:
