@@ -231,7 +231,7 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     wall = sum(record.provenance["wall_seconds"] for record in made) / 3600
     return (
         f"The ladder's {len(made)} of {len(asked)} runs took {core:.3g} core-hours of training and diagnostics on "
-        f"{_cpus(made)}: {core / WORKERS:.3g} hours on {WORKERS} undisturbed cores (with waiting for busy ones, their "
+        f"{_cpus(made)}: {core / WORKERS:.3g} hours for each of {WORKERS} cores (with waiting for busy ones, their "
         f"wall times add up to {wall:.3g} hours, {wall / WORKERS:.3g} for each of {WORKERS} workers). The study "
         f"reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
         f"{collect.core_hours(records)}."
