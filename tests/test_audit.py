@@ -149,7 +149,7 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
     assert "accept BP, and wait for runs of FA." in findings_audit.headline(runs)
     one_seed = [record for record in records() if record.spec.k or (record.spec.method, record.spec.seed) == ("bp", 42)]
     said = findings_audit.headline(runs_of(one_seed, records()))
-    assert "wait for runs of BP (accepted in 1 of the 1 judged)" in said
+    assert "wait for runs of BP (accepted in 1 of 1 judged)" in said
     unfrozen = runs_of([record for record in records() if record.spec.k], records())
     assert "**DFA** is misjudged" in findings_audit.headline(unfrozen)
     assert "(D3)" not in findings_audit.headline(unfrozen) and "None" not in findings_audit.headline(unfrozen)

@@ -61,7 +61,7 @@ def _open(found: list[decisions.Pair]) -> str:
 def _so_far(said: list[decisions.Answer]) -> str:
     """What the seeds say that can be judged already."""
     known = [answer for answer in said if answer is not None]
-    return f" (accepted in {sum(known)} of the {len(known)} judged)" if known else ""
+    return f" (accepted in {sum(known)} of {len(known)} judged)" if known else ""
 
 
 def _case(method: str, own: pd.DataFrame) -> str:
