@@ -94,11 +94,12 @@ def test_the_ladder_says_what_the_records_say():
 
 def test_the_first_answer_follows_the_records():
     answer = answers.depth([CASES["three seeds"]])
-    assert "**helps BP**: +20.0 ± 0.0 pp" in answer and "**does not help DFA**: −10.0 ± 0.0 pp" in answer
+    assert "**Training all blocks instead of none helps BP; does not help DFA.**" in answer
+    assert "BP +20.0 ± 0.0 pp; DFA −10.0 ± 0.0 pp (mean" in answer
     gains = {"here": [4.0, 4.5, 5.0], "there": [0.5, -0.1, 4.6]}
     assert answers._worth("fa", gains) == (
-        "**helps FA at here and may or may not help it at there**: "
-        "+4.5 ± 0.5 pp and +1.7 ± 2.6 pp (90 % interval −2.6 to +6.0)"
+        "helps FA at here and may or may not help it at there",
+        "FA +4.5 ± 0.5 pp and +1.7 ± 2.6 pp (90 % interval −2.6 to +6.0)",
     )
     partial = answers.depth([CASES["rungs missing"]])
     assert "Preliminary: 4 of 18 runs at $d=256$, $L=2$ are missing (`make train PROFILE=paper" in partial
@@ -121,15 +122,15 @@ def test_what_the_penalty_fixes_depends_on_the_records():
     assert "gain less than the 2 pp" in unused and "+1.0 pp against leaving" in unused
     assert "gain the 2 pp that D3 asks for" in answers.penalty(penalty_runs(0.40), 0.01)
     assert "D2 still fails" in answers.penalty(penalty_runs(0.36, g_after=1e-8), 0.01)
-    assert "of the other rules" not in unused
+    assert "Of the other rules" not in unused
     more = [
         as_record(method="sb", accuracy=acc, epochs=30, **field)
         for acc, field in ((0.45, {"penalty": 0.01}), (0.34, {"k": 0}))
     ]
     both = Runs([*penalty_runs(0.36).specs, *(r.spec for r in more)], [*penalty_runs(0.36).records, *more], "paper")
-    assert (
-        "; of the other rules, training the penalised blocks helps State Bridge (+11.0 pp) (n = 1"
-        in answers.penalty(both, 0.01)
+    told = answers.penalty(both, 0.01)
+    assert told.endswith(
+        "(n = 1 seed). Of the other rules, training the penalised blocks helps State Bridge (+11.0 pp)."
     )
     nobody = penalty_runs(0.36).only(method="bp")
     assert "do not have DFA" in answers.penalty(nobody, 0.01) and "0 of" not in answers.penalty(nobody, 0.01)
@@ -153,9 +154,9 @@ def test_what_was_repaired_what_is_left_and_what_broke(before, after, said):
 @pytest.mark.parametrize(
     ("accuracy", "cosine", "said"),
     [
-        (0.35, 0.98, "as one expects where the untrained stack is nearly the identity"),
+        (0.35, 0.98, "The untrained stack is nearly the identity, a near-norm-preserving"),
         (0.35, 0.30, "nearly the identity is not the reason"),
-        (0.11, 0.98, "it is not clearly above it"),
+        (0.11, 0.98, "It is not clearly above it"),
     ],
 )
 def test_why_the_frozen_network_is_above_chance_is_said_where_it_is(tmp_path, monkeypatch, accuracy, cosine, said):

@@ -1,4 +1,4 @@
-"""The four answers of the first page, from the records alone."""
+"""The four answers of the first page, from the records alone: each a question, one bold sentence, its evidence."""
 
 from collections.abc import Iterable, Sequence
 from statistics import mean
@@ -18,27 +18,33 @@ MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
 
 def depth(ladders: Iterable[Runs]) -> str:
     """Does training depth help? By D3's rule: at least +2 pp over the frozen network."""
-    question, ladders = "**Does training depth help?**", list(ladders)
+    question, ladders = "Does training depth help?", list(ladders)
     full = [_full_gains(runs) for runs in ladders]
     methods = style.in_order(method for gains in full for method in gains)
     pending = [runs for runs in ladders if runs.missing]
     if not methods:
-        return f"{question} {_capital(undecided(pending[0])) if pending else 'There are no runs'}."
-    places = listed([shape(runs) for runs in ladders]) + (", in this order," if len(ladders) > 1 else "")
+        return _answer(question, undecided(pending[0]) if pending else "there are no runs")
+    places = listed([shape(runs) for runs in ladders]) + (", in this order" if len(ladders) > 1 else "")
     counts = sorted({len(sample) for gains in full for sample in gains.values()})
     seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
-    clauses = [
+    told = [
         _worth(method, {shape(runs): gains.get(method) for runs, gains in zip(ladders, full, strict=True)})
         for method in methods
     ]
+    verdicts, amounts = ("; ".join(clauses) for clauses in zip(*told, strict=True))
     lacking = listed([f"{len(runs.missing)} of {len(runs.specs)} runs at {shape(runs)}" for runs in pending])
     verb = "is" if sum(len(runs.missing) for runs in pending) == 1 else "are"
     left = f" Preliminary: {lacking} {verb} missing (`{resume_command(ladders[0].profile, ladders[0].section)}`)."
-    return (
-        f"{question} At {places} training all blocks instead of none {'; '.join(clauses)} (mean ± std of "
-        f"n = {seeds} paired seeds; “helps” is D3's rule, at least {HELPS:+.0f} pp, by the 90 % interval where there "
-        f"are several seeds).{left if pending else ''}"
+    return _answer(
+        question,
+        f"training all blocks instead of none {verdicts}",
+        f"What it gains at {places}: {amounts} (mean ± std of n = {seeds} paired seeds; “helps” is D3's rule, at least "
+        f"{HELPS:+.0f} pp, by the 90 % interval where there are several seeds).{left if pending else ''}",
     )
+
+
+def _answer(question: str, sentence: str, evidence: str = "") -> str:
+    return f"*{question}* **{sentence[:1].upper()}{sentence[1:]}.** {evidence}".rstrip()
 
 
 def _full_gains(runs: Runs) -> dict[str, list[float]]:
@@ -47,43 +53,44 @@ def _full_gains(runs: Runs) -> dict[str, list[float]]:
     return {method: own.gain.tolist() for method, own in gain[gain.k == gain.depth].groupby("method")}
 
 
-def _worth(method: str, gains: dict[str, list[float] | None]) -> str:
-    """`gains`: of each shape, seed by seed."""
+def _worth(method: str, gains: dict[str, list[float] | None]) -> tuple[str, str]:
+    """Whether, and how much. `gains`: of each shape, seed by seed."""
     known = {place: sample for place, sample in gains.items() if sample}
     amounts = listed([amount(sample) for sample in known.values()])
     amounts += "" if len(known) == len(gains) else " so far"
     verbs, name = [helps(sample) for sample in known.values()], style.name(method)
     if len(set(verbs)) == 1:
-        return f"**{verbs[0]} {name}**: {amounts}"
+        return f"{verbs[0]} {name}", f"{name} {amounts}"
     whom = [name, *["it"] * len(verbs)]
     each = [f"{verb} {it} at {place}" for verb, it, place in zip(verbs, whom, known, strict=False)]
-    return f"**{listed(each)}**: {amounts}"
+    return listed(each), f"{name} {amounts}"
 
 
 def penalty(runs: Runs, rescue: float) -> str:
     """What the penalty fixes and what it does not, for DFA, at the section's own epochs."""
-    question, epochs = "**What does the penalty fix, and what not?**", min(spec.epochs for spec in runs.specs)
+    question, epochs = "What does the penalty fix, and what not?", min(spec.epochs for spec in runs.specs)
     here = runs.only(epochs=epochs)
     plain, fixed = here.only(method="dfa", k=_depth(runs), penalty=0.0), here.only(method="dfa", penalty=rescue)
     frozen, bp = here.only(method="dfa", k=0), here.only(method="bp", k=_depth(runs), penalty=0.0)
     groups = (plain, fixed, frozen, bp)
     seeds = sorted(set.intersection(*(set(group.seeds) for group in groups)))
     if not seeds:
-        absent = "These runs do not have DFA with and without the penalty and frozen, beside BP, in one seed"
-        return f"{question} {_capital(undecided(runs)) if runs.missing else absent}."
+        absent = "these runs do not have DFA with and without the penalty and frozen, beside BP, in one seed"
+        return _answer(question, undecided(runs) if runs.missing else absent)
     plain, fixed, frozen, bp = (group.only(seed=seeds) for group in groups)
-    norms = " and ".join(
+    norms = ", its ".join(
         f"{symbol} from {_power(_typical(plain, name))} to {_power(_typical(fixed, name))} "
         f"(frozen: {_power(_typical(frozen, name))}, BP: {_power(_typical(bp, name))})"
         for symbol, name in ((r"$\lVert h_L \rVert$", "h_norm"), (r"$\lVert g_L \rVert$ (batch 128)", "g_norm"))
     )
     over_frozen, over_bp = (of_seeds(_gains(fixed, other), 1, signed=True) for other in (frozen, bp))
-    return (
-        f"{question} With $\\lambda={rescue:g}$ and after {epochs} epochs "
-        f"{_repaired(_failures(plain), _failures(fixed), epochs)}: it takes DFA's {norms}, its deep cosine from "
-        f"{_cosine(plain)} to {_cosine(fixed)} and its accuracy from {of_seeds(_accuracies(plain))} to "
-        f"{of_seeds(_accuracies(fixed))}; that is {over_frozen} pp against leaving the blocks frozen and {over_bp} pp "
-        f"against BP, so {_used(fixed, frozen)}{_other_rules(here, rescue)} ({_scatter(len(seeds))})."
+    return _answer(
+        question,
+        f"for DFA {_repaired(_failures(plain), _failures(fixed), epochs)}; {_used(fixed, frozen)}",
+        f"With $\\lambda={rescue:g}$ and after {epochs} epochs it takes its {norms}, its deep cosine from {_cosine(plain)} to "
+        f"{_cosine(fixed)}, and its accuracy from {of_seeds(_accuracies(plain))} to {of_seeds(_accuracies(fixed))}: "
+        f"{over_frozen} pp against leaving the blocks frozen, {over_bp} pp against BP ({_scatter(len(seeds))})."
+        f"{_other_rules(here, rescue)}",
     )
 
 
@@ -99,7 +106,7 @@ def _other_rules(here: Runs, rescue: float) -> str:
         if gains := _gains(fixed, frozen):
             told.setdefault(helps(gains), []).append(f"{style.name(method)} ({bracketed(gains)})")
     clauses = [f"{verb} {listed(told[verb])}" for verb in VERBS if verb in told]
-    return f"; of the other rules, training the penalised blocks {listed(clauses)}" if clauses else ""
+    return f" Of the other rules, training the penalised blocks {listed(clauses)}." if clauses else ""
 
 
 def _depth(runs: Runs) -> int:
@@ -160,15 +167,15 @@ def _failures(runs: Runs) -> list[str]:
 
 def frozen(ladder: Runs) -> str:
     """Why the frozen network is above chance: the untrained stack hardly changes what passes through."""
-    question = "**Why is $k=0$ above chance?**"
+    question = "Why is $k=0$ above chance?"
     means = tables.summarise(ladder.only(k=0).frame(), ["method"], "accuracy").set_index("method")
     spec = ladder.specs[0]
     rows = identity_rows.stored(spec.width, spec.depth, ladder.profile, spec.data)
     if means.empty:
-        return f"{question} {_capital(undecided(ladder))}."
+        return _answer(question, undecided(ladder))
     if not rows:
         command = f"make reproduce PROFILE={ladder.profile} SECTION=identity_check"
-        return f"{question} Not yet decided: the untrained stack has not been measured (`{command}`)."
+        return _answer(question, f"not yet decided: the untrained stack has not been measured (`{command}`)")
     values = listed(
         [
             f"{style.name(m)} {tables.plus_minus(means['mean'][m], means['std'][m])} (n = {means['n'][m]})"
@@ -177,23 +184,25 @@ def frozen(ladder: Runs) -> str:
     )
     accuracy = f"With every block frozen accuracy is {values}, where chance is {style.CHANCE:.1f}"
     if means["mean"].min() < ABOVE_CHANCE * style.CHANCE:
-        return f"{question} {accuracy}: it is not clearly above it."
+        return _answer(question, "it is not clearly above it", f"{accuracy}.")
     cosine = mean(row["cosine"] for row in rows.values())
     texts = {name: of_seeds([row[name] for row in rows.values()]) for name in ("deviation", "cosine")}
     norms = [record.final["h_norm"] for record in ladder.only(k=0).records]
     ends = [h[-1] / h[0] for h in norms if None not in h]
-    trained = f"; after training {_range(ends)} in {len(ends)} frozen run{'s' * (len(ends) > 1)}" if ends else ""
+    trained = (
+        f"; after training the rest {_range(ends)} in {len(ends)} frozen run{'s' * (len(ends) > 1)}" if ends else ""
+    )
     measured = (
         f"$\\lVert h_L-h_0\\rVert/\\lVert h_0\\rVert$ {texts['deviation']}, $\\cos(h_L,h_0)$ {texts['cosine']}, "
         f"n = {len(rows)}{trained}"
     )
-    if cosine < NEARLY:
-        return f"{question} {accuracy}. That the untrained stack is nearly the identity is not the reason ({measured})."
-    return (
-        f"{question} {accuracy}, as one expects where the untrained stack is nearly the identity ({measured}): a "
-        f"near-norm-preserving random feature map between an embed and a readout that do train, hence a nearly linear "
-        f"classifier."
+    reason = (
+        "the untrained stack is nearly the identity, a near-norm-preserving random feature map between an embed and a "
+        "readout that do train: a nearly linear classifier, which is well above chance"
+        if cosine >= NEARLY
+        else "that the untrained stack is nearly the identity is not the reason"
     )
+    return _answer(question, reason, f"{accuracy}; the untrained stack has {measured}.")
 
 
 def _range(ratios: Sequence[float]) -> str:
@@ -207,11 +216,11 @@ def certainty(results: Sequence[Result], seeds: Sequence[int]) -> str:
     decided = [result for result in results if result.kind != "exact" and result.verdict != "inconclusive"]
     early = sum(0 < result.n < len(seeds) for result in decided)
     fewer = f" ({early} of the verdicts on fewer, because the rest of their runs are missing)" if early else ""
-    return (
-        f"**How sure are we?** {counted.reproduced} of {counted.total} published claims are reproduced, "
-        f"{counted.contradicted} contradicted and {counted.inconclusive} inconclusive, on {len(seeds)} "
-        f"seed{'' if len(seeds) == 1 else 's'}{fewer}; {counted.tested} had the runs for a test at "
-        f"$\\alpha={counted.alpha:g}$; {counted.luck}."
+    return _answer(
+        "How sure are we?",
+        f"{counted.reproduced} of {counted.total} published claims are reproduced, {counted.contradicted} contradicted "
+        f"and {counted.inconclusive} inconclusive, on {len(seeds)} seed{'' if len(seeds) == 1 else 's'}{fewer}",
+        f"{counted.tested} had the runs for a test at $\\alpha={counted.alpha:g}$; {counted.luck}.",
     )
 
 
@@ -222,7 +231,3 @@ def _power(value: float) -> str:
         return f"{value:.3g}"
     digits, exponent = f"{value:.1e}".split("e")
     return f"${digits}\\times 10^{{{int(exponent)}}}$"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
