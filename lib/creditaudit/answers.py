@@ -87,10 +87,10 @@ def penalty(runs: Runs, rescue: float) -> str:
     return _answer(
         question,
         f"for DFA {_repaired(_failures(plain), _failures(fixed), epochs)}; {_used(fixed, frozen)}",
-        f"With $\\lambda={rescue:g}$ and after {epochs} epochs it takes its {norms}, its deep cosine from {_cosine(plain)} to "
-        f"{_cosine(fixed)}, and its accuracy from {of_seeds(_accuracies(plain))} to {of_seeds(_accuracies(fixed))}: "
-        f"{over_frozen} pp against leaving the blocks frozen, {over_bp} pp against BP ({_scatter(len(seeds))})."
-        f"{_other_rules(here, rescue)}",
+        f"With $\\lambda={rescue:g}$ and after {epochs} epochs it takes DFA's {norms}, its deep cosine from "
+        f"{_cosine(plain)} to {_cosine(fixed)}, and its accuracy from {of_seeds(_accuracies(plain))} to "
+        f"{of_seeds(_accuracies(fixed))}: {over_frozen} pp against leaving the blocks frozen, {over_bp} pp against BP "
+        f"({_scatter(len(seeds))}).{_other_rules(here, rescue)}",
     )
 
 
