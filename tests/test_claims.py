@@ -292,9 +292,9 @@ def test_summary_counts_and_warns_of_luck(tmp_path):
     result = judge(tmp_path, CELL, seeded([0.300, 0.303, 0.305]))
     found = claims.summary([result] * 40)
     assert (found.total, found.reproduced, found.bare) == (40, 40, 0)
-    assert found.luck == "chance may decide up to about 2.0 of them wrongly"
+    assert found.luck == "up to about 2.0 wrong verdicts among them would be no surprise"
     bare = judge(tmp_path, CELL | {"std": None}, seeded([0.300, 0.303, 0.305]))
-    assert "since 1 means published without a std count as exact" in claims.summary([bare, result]).luck
+    assert "because 1 published means come without a std and are taken as exact" in claims.summary([bare, result]).luck
     assert "40 of them had the runs for a test" in found.sentence and "about 2.0 of them wrongly" in found.sentence
 
 

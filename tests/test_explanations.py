@@ -72,8 +72,10 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
     }
     why = explained(tmp_path, claim, text="It is {ours} at {norm}.", numbers=numbers)["cell"]
     text = why.told(Evidence(Store(tmp_path / "paper"), "paper"))
-    assert text.startswith("It is 0.403 ± 0.003 (n=3) at ") and " dec (n=3)." in text
-    assert all(f"`{as_record(**run).spec.key}`" in text for run in runs)
+    assert text.startswith("It is 0.403 ± 0.003 at 200 ×/÷") and " Evidence (n = 3 seeds for each number): `" in text
+    for run in runs:
+        kind, seed, digest = as_record(**run).spec.key.rsplit("-", 2)
+        assert f"`{kind}`" in text and f"`{seed}-{digest}`" in text
     broken = as_record(seed=7, accuracy=0.4, final={"h_norm": [1.0] * 4 + [None]})
     Store(tmp_path / "broken").save(broken)
     assert "at (undefined)." in why.told(Evidence(Store(tmp_path / "broken"), "broken"))

@@ -86,7 +86,9 @@ def test_the_ladder_says_what_the_records_say():
     text = findings_ladder.rungs(CASES["three seeds"])
     assert "**BP** goes from 0.310 frozen to 0.510 with all blocks trained, +20.0 ± 0.0 pp (n = 3)" in text
     assert "Its best rung is the frozen one" in text.splitlines()[1]
-    assert "BP $k=2$; DFA frozen" in findings_ladder.caption(CASES["three seeds"])
+    assert findings_ladder.caption(CASES["three seeds"]).startswith(
+        "**Accuracy is highest under BP with all blocks trained; under DFA with all blocks frozen.**"
+    )
     assert "DFA" not in findings_ladder.caption(CASES["rungs missing"])
     assert "No method has all its rungs yet" in findings_ladder.caption(LOST)
     assert findings_ladder.rungs(LOST).count("not yet decided") == 2
@@ -224,6 +226,35 @@ def test_a_contradiction_is_told_with_its_explanation(monkeypatch):
     assert text.count(f"`{claim.id}`") == 2 and text.count("The draw order differs, (not run). Evidence: no run") == 1
 
 
+def test_an_explanation_is_told_once_and_then_referred_to(monkeypatch):
+    first, second = [claim for claim in claims.load_claims() if claim.kind == "equivalence"][:2]
+    contradicted, leaning = (
+        claims.Result(c.id, c.statement, c.kind, c.expected, 0.02, 0.2, [0.0, 0.3], 3, verdict, "", "", c)
+        for c, verdict in ((first, "contradicted"), (second, "inconclusive"))
+    )
+    numbers = {"a": {"metric": "test_accuracy", "method": "bp"}}
+    entry = Entry(claims=[first.id, second.id], text="The draw order differs, {a}.", numbers=numbers)
+    known = Explanation(entry=entry, settings={"a": first.setting}, published={})
+    monkeypatch.setattr(overview, "load_explanations", lambda _: {first.id: known, second.id: known})
+    assert "The draw order" in overview.contradictions("smoke", [contradicted, leaning])
+    assert overview.leaning("smoke", [contradicted, leaning]).endswith(f"Explained above, under `{first.id}`.")
+    assert "The draw order" in overview.leaning("smoke", [leaning])
+
+
+def test_a_claim_of_several_parts_has_them_beside_its_words():
+    claim = next(
+        c for c in claims.load_claims() if c.form == "all" and c.all[0].direction == "above" and len(c.all) > 1
+    )
+    held = [line.threshold + (1 if line.direction == "above" else -1) for line in claim.all]
+    held[0] = claim.all[0].threshold - 0.5
+    result = claims.Result(
+        claim.id, claim.statement, claim.kind, "", None, held, None, 3, "inconclusive", "", "", claim
+    )
+    row = overview.claim_table([result]).iloc[0]
+    assert row.ours == f"{len(held) - 1} of {len(held)} on average" and row.statement.startswith(claim.statement)
+    assert " *Ours: " in row.statement and "(n=" not in row.statement
+
+
 def noisy_ladder(*rungs: list[float]) -> Runs:
     """rungs[k] = accuracies of three seeds at k."""
     seeds = (42, 123, 456)
@@ -239,7 +270,19 @@ def test_a_step_is_named_only_where_the_paired_seeds_agree_on_it():
     runs = noisy_ladder([0.30, 0.31, 0.32], [0.40, 0.41, 0.42], [0.31, 0.45, 0.35], [0.20, 0.21, 0.22])
     text = findings_ladder.rungs(runs)
     assert "it rises at $k=1$ and drops at $k=3$; the step to $k=2$ cannot be told from scatter (90 %" in text
-    assert "is $k=1$ (2)." in text and "At $k=2$ its seeds scatter widely: 0.310, 0.450, 0.350." in text
+    assert (
+        "is $k=1$, not told apart from $k=2$." in text
+        and "At $k=2$ its seeds scatter widely: 0.310, 0.450, 0.350." in text
+    )
+
+
+def test_a_caption_says_which_rungs_tie_with_the_best_and_where():
+    runs = noisy_ladder([0.30, 0.31, 0.32], [0.40, 0.41, 0.42], [0.31, 0.45, 0.35], [0.20, 0.21, 0.22])
+    name = style.name(runs.specs[0].method)
+    assert f"under {name} with $k=1$.**" in findings_ladder.caption(runs)
+    assert findings_ladder.caption(runs).endswith(f" Not told apart from the best: {name} $k=2$.")
+    both = findings_ladder.caption(runs, CASES["one seed"])
+    assert f"Not told apart from the best: {name} $k=2$ at {findings.shape(runs)}." in both
 
 
 def test_a_ladder_without_a_resolved_step_says_so():

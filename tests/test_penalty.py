@@ -72,7 +72,7 @@ def test_sweep_lists_every_lambda_the_longer_run_and_both_controls():
     table = tables_penalty.sweep(tables_penalty.per_run(short), tables_penalty.per_run(long), "dfa").set_index("run")
     assert list(table.n) == [3, 3, 3, 2, 3, 3, 3]
     assert table.accuracy["DFA, $\\lambda$ = 0.01"] == "0.361 ± 0.001"
-    assert table[r"$\lVert h_L \rVert$"]["DFA, $\\lambda$ = 0"] == "4.0e8 ± 0.00"
+    assert table[r"$\lVert h_L \rVert$"]["DFA, $\\lambda$ = 0"] == "4.0e8 ×/÷\u00a0<1.01"
     assert pd.isna(table[r"deep $\Gamma$"]["DFA, frozen ($k=0$)"])  # the credit of a frozen block drives nothing
     assert "DFA, $\\lambda$ = 0.01, 9 epochs" in table.index
 
@@ -97,12 +97,26 @@ def test_gains_are_paired_with_the_methods_own_frozen_run():
     assert "helps DFA at $\\lambda=0.0001$ (+4.1 ± 0.1 pp)" in findings_penalty.rescued(swept, RESCUE)
 
 
-def test_a_run_whose_rho_hangs_on_the_step_is_named():
+@pytest.mark.parametrize(
+    ("h_last", "why"),
+    [(80.0, "the steps are about the same, so what changes is"), (4e8, "the steps differ by more than tenfold")],
+)
+def test_a_run_whose_rho_is_fragile_is_named_with_the_reason_its_norm_allows(h_last, why):
     made = records(["bp"], [42])
-    assert findings_penalty.steps_too_small(tables_penalty.per_run(runs_of(made))).startswith("No run's deep")
-    made[1] = as_record(method="bp", penalty=RESCUE, epochs=5, rho=0.3, final={"rho_scaled_in": [0.8] * 4})
-    told = findings_penalty.steps_too_small(tables_penalty.per_run(runs_of(made)))
-    assert "in BP, $\\lambda=0.01$, seed 42 (0.30 against 0.80): there the study's step says little." in told
+    assert findings_penalty.fragile_rho(tables_penalty.per_run(runs_of(made))).startswith("No run's deep")
+    off = {"rho": 0.3, "h_last": h_last, "final": {"rho_scaled_in": [0.8] * 4}}
+    made[1] = as_record(method="bp", penalty=RESCUE, epochs=5, **off)
+    told = findings_penalty.fragile_rho(tables_penalty.per_run(runs_of(made)))
+    assert f"norm: in BP, $\\lambda=0.01$, seed 42 (0.30 against 0.80) {why}" in told
+
+
+def test_how_much_direction_comes_back_is_set_beside_what_it_is_worth():
+    told = findings_penalty.direction(tables_penalty.per_run(runs_of(records())), "dfa", RESCUE)
+    assert told.startswith("Direction: DFA's deep cosine is ") and "; BP has " in told
+    assert "training such blocks does not help DFA (+1.1 ± 0.1 pp; std over seeds (ddof 1), n = 3)." in told
+    assert "cannot be told yet" in findings_penalty.direction(
+        tables_penalty.per_run(runs_of(records(["bp"]))), "dfa", RESCUE
+    )
 
 
 @pytest.mark.parametrize(("methods", "seeds"), [(("dfa",), (42,)), (("bp", "dfa", "sb", "cb"), SEEDS)])
@@ -125,9 +139,11 @@ def test_figures_are_drawn(methods, seeds):
 
 def test_reference_lines_come_from_records():
     rows = tables_penalty.per_run(runs_of(records(["bp", "dfa"], [42])))
-    accuracy = figures_penalty.sweep(rows, ["dfa"]).axes[0]
-    levels = [line.get_ydata()[0] for line in accuracy.lines if len(set(line.get_ydata())) == 1]
-    assert {0.585, 0.35} <= set(levels)
+    accuracy, scale = figures_penalty.sweep(rows, ["dfa"]).axes[:2]
+    levels = {line.get_ydata()[0] for ax in (accuracy, scale) for line in ax.lines if len(set(line.get_ydata())) == 1}
+    bp = rows[(rows.method == "bp") & (rows.k > 0) & (rows.penalty == 0)]
+    assert 0.35 in levels and any(level == pytest.approx(bp.h_last.item()) for level in levels)
+    assert [text.get_text() for text in accuracy.texts] == ["BP: 0.585"]
 
 
 def test_a_section_without_any_run_still_renders():

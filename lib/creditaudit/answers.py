@@ -11,7 +11,7 @@ from creditaudit.collect import Runs, resume_command
 from creditaudit.decisions import ABOVE_CHANCE
 from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, of_seeds, shape, undecided
 from creditaudit.findings_identity import NEARLY
-from creditaudit.report import summary
+from creditaudit.report import digits, summary
 
 MEANING = {"D1": "D1 (scale)", "D2": "D2 (reference)"}
 
@@ -228,6 +228,6 @@ def _power(value: float) -> str:
     if not np.isfinite(value):
         return "not finite"
     if 0.01 <= value < 1000:
-        return f"{value:.3g}"
-    digits, exponent = f"{value:.1e}".split("e")
-    return f"${digits}\\times 10^{{{int(exponent)}}}$"
+        return digits(value)
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"${mantissa}\\times 10^{{{int(exponent)}}}$"

@@ -11,7 +11,7 @@ which no run exists at all is trained first, for `train_epochs` epochs a run, in
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from creditaudit.spec import RunSpec
 from creditaudit.yamlfile import nearest
 
 COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
-NAMED = 6  # missing runs that are listed one by one
+NAMED = 6  # missing runs, or commits, that are listed one by one
 Source = str | tuple[str, Any]
 
 
@@ -101,16 +101,16 @@ class Runs:
         nothing = " They are tiny networks on a few hundred pictures: this checks the machinery and proves nothing."
         warning = nothing if any(spec.data == "tiny" for spec in self.specs) else ""
         if not self.missing:
-            return f"All {len(self.specs)} runs are there.{warning}"
-        if len(self.missing) <= NAMED:
-            lost = ", ".join(_short(spec) for spec in self.missing)
-        else:
-            counts = Counter((style.name(spec.method), spec.k == 0) for spec in self.missing)
-            lost = ", ".join(f"{count} {name}{' frozen' * still}" for (name, still), count in counts.items())
-        there = f"{len(self.records)} of {len(self.specs)} runs are there; missing: {lost}."
+            return f"All {len(self.specs)} runs, of {self._methods()}, are there.{warning}"
+        one_by_one = ", ".join(_short(spec) for spec in self.missing)
+        lost = one_by_one if len(self.missing) <= NAMED else kinds(self.missing)
+        there = f"{len(self.records)} of {len(self.specs)} runs, of {self._methods()}, are there; missing: {lost}."
         if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
             return f"{there}{warning}"
         return f"{there} `{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
+
+    def _methods(self) -> str:
+        return ", ".join(style.name(method) for method in style.in_order(spec.method for spec in self.specs))
 
     def provenance_note(self) -> str:
         """The footer of a section, as markdown."""
@@ -119,7 +119,7 @@ class Runs:
             return f"{place}: no records yet."
         seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
         return (
-            f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at commit "
+            f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at "
             f"{_commits(self.records)} on {_machines(self.records)}; {core_hours(self.records)}."
         )
 
@@ -179,18 +179,32 @@ def _final_list(record: Record, source: Source) -> list:
     return (value if key is None else (value or {}).get(key)) or []
 
 
+def kinds(specs: Iterable[RunSpec]) -> str:
+    """2 BP frozen, 1 State Bridge at d=512, L=12: runs that are too many to be listed one by one."""
+    counts = Counter((style.name(spec.method), spec.k == 0, f"$d={spec.width}$, $L={spec.depth}$") for spec in specs)
+    shapes: dict[str, list[str]] = {}
+    for (name, still, shape), count in sorted(counts.items()):
+        shapes.setdefault(shape, []).append(f"{count} {name}{' frozen' * still}")
+    return "; ".join(f"{', '.join(found)} at {shape}" for shape, found in shapes.items())
+
+
 def _short(spec: RunSpec) -> str:
     penalty = f" λ={spec.penalty:g}" if spec.penalty else ""
     return f"{style.name(spec.method)} k={spec.k}{penalty} seed {spec.seed}"
 
 
 def _commits(records: list[Record]) -> str:
-    """Every commit once; one dirty record marks its commit."""
+    """Every commit once, or how many; one dirty record marks its commit."""
     marks: dict[str, bool] = {}
     for maker in _makers(records):
         mark = maker["commit"][:10]
         marks[mark] = marks.get(mark, False) or maker.get("dirty", False)
-    return ", ".join(f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items()))
+    if len(marks) > NAMED:
+        changed = sum(marks.values())
+        return f"{len(marks)} commits, which the records name{f', {changed} with local changes' if changed else ''}"
+    return "commit " + ", ".join(
+        f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items())
+    )
 
 
 def _machines(records: list[Record]) -> str:
@@ -219,7 +233,8 @@ def core_hours(records: Sequence[Record]) -> str:
         seconds[cpu_name(record.provenance.get("cpu", ""))] += record.provenance.get("cpu_seconds", 0.0)
     if len(seconds) < 2:
         return f"{seconds.total() / 3600:.3g} core-hours"
-    return "core-hours: " + ", ".join(f"{spent / 3600:.3g} on {cpu}" for cpu, spent in seconds.most_common())
+    parts = [f"{spent / 3600:.3g} core-hours on {cpu}" for cpu, spent in seconds.most_common()]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _makers(records: list[Record]) -> list[dict[str, Any]]:

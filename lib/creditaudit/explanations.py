@@ -108,11 +108,13 @@ class Explanation(Strict):
 
     def told(self, evidence: Evidence) -> str:
         """The paragraph, its numbers read from the records, and the runs they come from."""
-        numbers = {name: self._number(name, evidence) for name in self.entry.numbers}
-        shown = ", ".join(f"`{key}`" for key in self.records(evidence)) or "no run of this profile"
+        counts = {len(values) for name in self.entry.numbers if (values := self._values(name, evidence))}
+        alike = counts.pop() if len(counts) == 1 else None  # every number rests on as many seeds: said once
+        numbers = {name: self._number(name, evidence, alike) for name in self.entry.numbers}
         off = self._untrue(evidence)
         doubt = f" **These runs do not bear this out: {'; '.join(off)}.**" if off else ""
-        return f"{self.entry.text.strip().format(**numbers)}{doubt} Evidence: {shown}."
+        each = f" (n = {alike} seed{'s' * (alike > 1)} for each number)" if alike else ""
+        return f"{self.entry.text.strip().format(**numbers)}{doubt} Evidence{each}: {_by_kind(self.records(evidence))}."
 
     def records(self, evidence: Evidence) -> list[str]:
         keys = [record.spec.key for name in self.entry.numbers for record in self._runs(name, evidence).values()]
@@ -146,15 +148,23 @@ class Explanation(Strict):
         except Undecidable:
             return None
 
-    def _number(self, name: str, evidence: Evidence) -> str:
-        """Mean and std over seeds (decades for norms), and n."""
+    def _number(self, name: str, evidence: Evidence, alike: int | None) -> str:
+        """Mean and std over seeds (of norms a factor), and n where it is not that of all the others."""
         quantity, values = self.entry.numbers[name], self._values(name, evidence)
         if not values:
             return "(not run)" if values is not None else "(undefined)"
         mean = written(natural(np.mean(values), quantity), quantity)
-        if len(values) == 1:
-            return f"{mean} (n=1)"
-        return f"{mean} ± {scatter(np.std(values, ddof=1), quantity)} (n={len(values)})"
+        spread = f" {scatter(np.std(values, ddof=1), quantity)}" if len(values) > 1 else ""
+        return f"{mean}{spread}" if len(values) == alike else f"{mean}{spread} (n={len(values)})"
+
+
+def _by_kind(keys: Iterable[str]) -> str:
+    """`bp-d256-L4-k0-e100` (`s42-5dbf93e9`, `s123-fa450e77`): the files of the runs, what seeds share told once."""
+    kinds: dict[str, list[str]] = {}
+    for key in keys:
+        kind, seed, digest = key.rsplit("-", 2)
+        kinds.setdefault(kind, []).append(f"`{seed}-{digest}`")
+    return ", ".join(f"`{kind}` ({', '.join(ends)})" for kind, ends in kinds.items()) or "no run of this profile"
 
 
 def load_explanations(claims: list[Claim], path: Path | None = None) -> dict[str, Explanation]:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MultipleLocator
 
 from creditaudit import style
 
-DODGE = 0.1  # in units of k: published values stand beside ours, not behind them
+DODGE = 0.07  # in units of k: ours stand as far left of their rung as published values stand right of it
 
 
 def ladder(panels: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
@@ -37,7 +37,7 @@ def _draw_ladder(ax: Axes, ours: pd.DataFrame, published: pd.DataFrame) -> None:
         _draw_published(ax, study, style.look(method))
         _draw_curve(ax, curve.set_index("k"), style.look(method), most=ours.n.max() if len(ours) else 0)
         last = (curve if len(curve) else study).sort_values("k").iloc[-1]
-        ends.append((last.k + DODGE, last["mean"], style.name(method), style.look(method).colour))
+        ends.append((last.k + 2 * DODGE, last["mean"], style.name(method), style.look(method).colour))
     style.label_ends(ax, ends)
     if len(published):
         ax.annotate(
@@ -51,10 +51,10 @@ def _draw_curve(ax: Axes, curve: pd.DataFrame, look: style.Look, most: int) -> N
         return
     whole = curve.reindex(range(int(curve.index.max()) + 1))  # a missing rung interrupts the line
     bars = None if whole["std"].isna().all() else whole["std"]
-    ax.errorbar(whole.index, whole["mean"], yerr=bars, **look.plot(zorder=3))
+    ax.errorbar(whole.index - DODGE, whole["mean"], yerr=bars, **look.plot(zorder=3))
     for k, point in curve[curve.n < most].iterrows():
         ax.annotate(
-            f"n={point.n:.0f}", (k, point["mean"]), (0, -12), textcoords="offset points", ha="center",
+            f"n={point.n:.0f}", (k - DODGE, point["mean"]), (0, -12), textcoords="offset points", ha="center",
             color=look.colour, fontsize=7,
         )  # fmt: skip
 
@@ -62,7 +62,7 @@ def _draw_curve(ax: Axes, curve: pd.DataFrame, look: style.Look, most: int) -> N
 def _draw_published(ax: Axes, study: pd.DataFrame, look: style.Look) -> None:
     ax.errorbar(
         study.k + DODGE, study["mean"], yerr=study["std"] if len(study) else None, fmt=look.marker, color=look.colour,
-        markersize=4.5, markerfacecolor="none", markeredgewidth=0.9, elinewidth=0.9, capsize=1.5, alpha=0.7, zorder=2,
+        markersize=6, markerfacecolor="white", markeredgewidth=1, elinewidth=0.9, capsize=0, zorder=2,
     )  # fmt: skip
 
 

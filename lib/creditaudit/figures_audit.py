@@ -56,10 +56,10 @@ def norms(epochs: pd.DataFrame, warm_up: int = 0) -> Figure:
 
 
 @blank_if_empty
-def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
+def layers(blocks: pd.DataFrame, null: float) -> Figure:
     """Per block: cosine, rho, nudging with their zero lines, and how far the weights moved.
 
-    `null` is the std of the cosine for credit that knows nothing: one direction for all samples, or one for each. A
+    `null` is the std of the cosine for credit that knows nothing, one random direction for all samples. A
     dash in the cosine panel is what the exact credit of the same network would score: the gradient at the block's
     output against the one at its input.
     """
@@ -87,15 +87,14 @@ def layers(blocks: pd.DataFrame, null: dict[str, float]) -> Figure:
     return fig
 
 
-def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: dict[str, float]) -> None:
-    for std, alpha in ((null["shared"], 0.3), (null["per_sample"], 0.8)):
-        ax.axhspan(-2 * std, 2 * std, color=style.FAINT, alpha=alpha, lw=0, zorder=0)
+def _null_and_ceiling(ax: Axes, blocks: pd.DataFrame, null: float) -> None:
+    ax.axhspan(-2 * null, 2 * null, color=style.FAINT, alpha=0.3, lw=0, zorder=0)
     dodged_points(ax, blocks, "ceiling", marker="_", markersize=8, linestyle="", alpha=0.75, elinewidth=0)
     bottom = min(0.0, float(blocks.gamma.astype(float).min()))
-    ax.set_ylim(bottom - 0.2, 1.2)
+    ax.set_ylim(bottom - 0.24, 1.32)
     ink = {"transform": ax.get_yaxis_transform(), "ha": "right", "color": style.MUTED, "fontsize": 7.5}
-    ax.text(0.99, 1.08, "dashes: exact credit of the same network", **ink)
-    ax.text(0.99, bottom - 0.15, "grey: credit that knows nothing, ±2 std", **ink)
+    ax.text(0.99, 1.16, "dashes: exact credit of the same network", **ink)
+    ax.text(0.99, bottom - 0.2, "grey: credit that knows nothing, ±2 std", **ink)
 
 
 def _log_both_ways(ax: Axes, changes: pd.Series) -> None:
@@ -142,7 +141,9 @@ def state_error(epochs: pd.DataFrame, finals: pd.DataFrame) -> Figure:
     left.set_xlabel("epoch")
     whole_epochs(left)
     plain_title(left, "State Bridge: error of the predicted $h_L$")
-    fig.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=len(left.lines))
+    named = sorted(zip(*left.get_legend_handles_labels(), strict=True), key=lambda each: "from" in each[1])
+    if named:
+        fig.legend(*zip(*named, strict=True), loc="outside upper left", ncols=len(named))  # seeds, then states
     plain_title(right, "test accuracy")
     value_bars(right, finals, "accuracy", methods)
     right.axvline(style.CHANCE, color=style.FAINT, linestyle=style.LOOKS["chance"].line, zorder=3)

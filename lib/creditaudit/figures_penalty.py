@@ -86,13 +86,12 @@ def sweep(rows: pd.DataFrame, methods: list[str]) -> Figure:
         _swept_references(ax, rows, swept, column, log)
     limit_line(grid.flat[2], D2_FLOOR, "D2 fails below", above=False)
     limit_line(grid.flat[3], D1_LIMIT, "D1 fails above", above=True)
-    grid.flat[0].set_ylim(bottom=0)
     for ax in grid[1]:
         ax.set_xlabel(r"penalty $\lambda$")
     for ax in grid.flat[4:]:
         ax.axhline(0, color=style.MUTED, linewidth=0.9, zorder=1)
     _fresh_band(grid.flat[4], rows, swept)
-    method_legend(fig, [*swept, "bp", *(["frozen"] if len(rows[rows.k == 0]) else [])])
+    method_legend(fig, swept, lines=["bp", *(["frozen"] if len(rows[rows.k == 0]) else [])])
     return fig
 
 
@@ -110,8 +109,15 @@ def _swept_points(ax: Axes, own: pd.DataFrame, column: str, penalties: list[floa
 
 
 def _swept_references(ax: Axes, rows: pd.DataFrame, swept: list[str], column: str, log: bool) -> None:
-    """Mean of BP without the penalty; and of every swept method's own frozen run, in its colour."""
-    lines = [("bp", "bp", at(rows, method="bp", penalty=0.0))] if "bp" not in swept else []
+    """Mean of BP without the penalty; and of every swept method's own frozen run, in its colour.
+
+    BP's accuracy is a note: its line would leave no room in which to tell one lambda from another.
+    """
+    bp = at(rows, method="bp", penalty=0.0)
+    if column == "accuracy" and len(bp) and "bp" not in swept:
+        note = f"BP: {bp.accuracy.mean():.3f}"
+        ax.annotate(note, (0.98, 0.97), xycoords="axes fraction", ha="right", va="top", color=style.look("bp").colour)
+    lines = [("bp", "bp", bp)] if "bp" not in swept and column != "accuracy" else []
     if column in ("accuracy", "h_last"):
         lines += [("frozen", method, at(rows, method=method, k=0)) for method in swept]
     for kind, method, own in lines:
@@ -153,7 +159,7 @@ def cosine_against_function(rows: pd.DataFrame, rescue: float, baseline: str) ->
         style.chance_line(ax, label=False)
         _named_right(ax, style.CHANCE, "chance")
     axes[0].set_ylabel("test accuracy")
-    method_legend(fig, [*rows.method, *(["frozen"] if len(frozen) else [])])
+    method_legend(fig, rows.method, lines=["frozen"] if len(frozen) else [])
     return fig
 
 

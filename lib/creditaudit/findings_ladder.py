@@ -31,7 +31,7 @@ def _line(frame: pd.DataFrame, method: str) -> str:
     rest = "" if len(ladder.columns) == depth + 1 else f" (of the {len(ladder.columns)} rungs that are there)"
     return (
         f"{name} goes from {ladder[0].mean():.3f} frozen to {ladder[depth].mean():.3f} with all blocks trained, "
-        f"{change} pp (n = {len(ladder)}). {_steps(ladder)} Its best rung{_hint(ladder)} is {_best(ladder)}{rest}."
+        f"{change} pp (n = {len(ladder)}). {_steps(ladder)} Its best rung is {_best_told(ladder)}{rest}."
         f"{_scatter(ladder)}"
     )
 
@@ -60,17 +60,22 @@ def _sign(differences: pd.Series) -> str:
     return "up" if low > 0 else "down" if high < 0 else ""
 
 
-def _best(ladder: pd.DataFrame) -> str:
-    """The best mean, and the rungs that cannot be told from it."""
+def _best(ladder: pd.DataFrame) -> tuple[int, list[int]]:
+    """The rung with the best mean, and those that cannot be told from it."""
     best = int(ladder.mean().idxmax())
-    others = [k for k in ladder.columns if k != best]
-    tied = [k for k in others if len(ladder) > 1 and not _sign(ladder[best] - ladder[k])]
+    others = [int(k) for k in ladder.columns if k != best]
+    return best, [k for k in others if len(ladder) > 1 and not _sign(ladder[best] - ladder[k])]
+
+
+def _best_told(ladder: pd.DataFrame) -> str:
+    best, tied = _best(ladder)
     name = "the frozen one" if best == 0 else f"$k={best}$"
-    return f"{name} ({', '.join(map(str, tied))})" if tied else name
+    return f"{name}, not told apart from {_ks(tied)}" if tied else name
 
 
-def _hint(ladder: pd.DataFrame) -> str:
-    return " (in brackets: those that cannot be told from it)" if "(" in _best(ladder) else ""
+def _ks(rungs: Sequence[int]) -> str:
+    """$k=2$ and 3."""
+    return listed([f"$k={k}$" if not place else str(k) for place, k in enumerate(rungs)])
 
 
 def _scatter(ladder: pd.DataFrame) -> str:
@@ -82,13 +87,22 @@ def _scatter(ladder: pd.DataFrame) -> str:
 
 
 def caption(*ladders: Runs) -> str:
-    """The finding in a line, then what is drawn."""
-    best = [_best_rungs(runs) for runs in ladders]
-    methods = style.in_order(method for found in best for method in found)
-    bests = [f"{style.name(method)} {_where_best(method, best, ladders)}" for method in methods]
-    hint = " (in brackets: rungs that cannot be told from it)" if "(" in "".join(bests) else ""
-    head = f"**Best rung{hint}: {'; '.join(bests)}.** " if bests else "**No method has all its rungs yet.** "
-    return f"{head}Test accuracy against the number of trained blocks; {_bars(ladders)}. Dotted: chance."
+    """The finding in a line, then what is drawn, then what cannot be told apart."""
+    found = [_best_rungs(runs) for runs in ladders]
+    methods = style.in_order(method for best in found for method in best)
+    told = [f"under {style.name(method)} with {_where_best(method, found, ladders)}" for method in methods]
+    head = f"**Accuracy is highest {'; '.join(told)}.**" if told else "**No method has all its rungs yet.**"
+    drawn = f"Test accuracy against the number of trained blocks; {_bars(ladders)}. Dotted: chance."
+    return f"{head} {drawn}{_ties(found, ladders)}"
+
+
+def _ties(found: Sequence[dict[str, tuple[int, list[int]]]], ladders: Sequence[Runs]) -> str:
+    """Rungs within scatter of the best one."""
+    told = []
+    for best, runs in zip(found, ladders, strict=True):
+        tied = [f"{style.name(m)} {_ks(best[m][1])}" for m in style.in_order(best) if best[m][1]]
+        told += [f"{', '.join(tied)}{f' at {shape(runs)}' if len(ladders) > 1 else ''}"] if tied else []
+    return f" Not told apart from the best: {'; '.join(told)}." if told else ""
 
 
 def _bars(ladders: Sequence[Runs]) -> str:
@@ -103,16 +117,24 @@ def _bars(ladders: Sequence[Runs]) -> str:
     return f"error bars: std over n = {seeds} seeds (ddof 1){partial}"
 
 
-def _best_rungs(runs: Runs) -> dict[str, str]:
-    """method -> its best rung in words, where some seed has every rung."""
+def _best_rungs(runs: Runs) -> dict[str, tuple[int, list[int]]]:
+    """method -> its best rung and those that tie with it, where some seed has every rung."""
     curves = {method: tables.comparable(own) for method, own in runs.frame().groupby("method")}
     whole = {m: _by_seed(own) for m, own in curves.items() if own.k.nunique() == runs.specs[0].depth + 1}
-    return {method: _best(ladder).replace("the frozen one", "frozen") for method, ladder in whole.items()}
+    return {method: _best(ladder) for method, ladder in whole.items()}
 
 
-def _where_best(method: str, best: Sequence[dict[str, str]], ladders: Sequence[Runs]) -> str:
+def _where_best(method: str, found: Sequence[dict[str, tuple[int, list[int]]]], ladders: Sequence[Runs]) -> str:
     """One word if all ladders agree; else, or where a ladder is unfinished, each with its shape."""
-    found = [(names[method], runs) for names, runs in zip(best, ladders, strict=True) if method in names]
-    if len({name for name, _ in found}) == 1 and len(found) == len(ladders):
-        return found[0][0]
-    return " and ".join(f"{name} at {shape(runs)}" for name, runs in found)
+    words = {
+        shape(runs): _in_words(best[method][0], runs.specs[0].depth)
+        for best, runs in zip(found, ladders, strict=True)
+        if method in best
+    }
+    if len(set(words.values())) == 1 and len(words) == len(ladders):
+        return next(iter(words.values()))
+    return " and ".join(f"{word} at {place}" for place, word in words.items())
+
+
+def _in_words(k: int, depth: int) -> str:
+    return {0: "all blocks frozen", depth: "all blocks trained"}.get(k, f"$k={k}$")

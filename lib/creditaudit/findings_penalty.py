@@ -1,9 +1,11 @@
 """What the penalty's records say, in sentences. Numbers, names and verbs come from the records."""
 
+from typing import Any
+
 import pandas as pd
 
 from creditaudit import style
-from creditaudit.diagnostics import BATCH, TRAJECTORY_BATCH
+from creditaudit.diagnostics import BATCH, RHO_EPS, RHO_RELATIVE_EPS, TRAJECTORY_BATCH
 from creditaudit.findings import HELPS, VERBS, bracketed, helps, listed
 from creditaudit.report import digits
 from creditaudit.spreads import by_method, named_means, sample_note, scatter_note, spread
@@ -16,7 +18,7 @@ NOTHING = "**No run has finished yet.**"
 def sweep_table_caption(method: str) -> str:
     return (
         f"{style.name(method)} over $\\lambda$, frozen, and BP to compare with; mean ± std over $n$ seeds (ddof 1; "
-        f"decades for norms). $\\lVert g_L \\rVert$ over batches of {BATCH}, cosine and $\\rho$ over blocks 1 to "
+        f"of norms geometric, ×/÷). $\\lVert g_L \\rVert$ over batches of {BATCH}, cosine and $\\rho$ over blocks 1 to "
         "$L-1$, and the cosine with feedback matrices never trained against; – where no credit drives the blocks."
     )
 
@@ -33,7 +35,8 @@ def panels_caption(epochs: pd.DataFrame, method: str, rescue: float, seed: int) 
     return (
         f"**{lead}.** BP ends at {_ends(bp)}, the frozen network at accuracy {_value(frozen, 'accuracy')}. Seed {seed} "
         f"alone, hence no error bars; norms are medians over one batch of {TRAJECTORY_BATCH}, gradients at layers "
-        f"{depth} (thick, D2's) and {depth // 2} (thin, the one the study plots)."
+        f"{depth} (thick, D2's) and {depth // 2} (thin, the one the study plots; unseen where the two "
+        "coincide)."
     )
 
 
@@ -62,7 +65,7 @@ def sweep_caption(rows: pd.DataFrame, method: str) -> str:
     against = f", {above} pp against its frozen network" if above else ""
     return (
         f"**{style.name(method)} is best on average at $\\lambda={best:g}$ with {means.max():.3f}{against}.** The last "
-        f"epoch over $\\lambda$ ({scatter_note(own)}; norms: decades); lines: BP without the penalty; dotted: each "
+        f"epoch over $\\lambda$ ({scatter_note(own)}; of norms in log10); lines: BP without the penalty, and each "
         "method's own frozen network, same epochs."
     )
 
@@ -76,6 +79,24 @@ def control(rows: pd.DataFrame, rescue: float) -> str:
     return (
         f"Matched control: the same penalty changes BP from {spread(without, 'accuracy')} to "
         f"{spread(with_, 'accuracy')}, {change} pp ({sample_note(with_)}, {int(with_.epochs.iloc[0])} epochs)."
+    )
+
+
+def direction(rows: pd.DataFrame, method: str, rescue: float) -> str:
+    """How much direction comes back: the deep cosine with the penalty, beside its null, BP's and what it is worth."""
+    with_, without, frozen = (
+        at(rows, method=method, **fields) for fields in ({"penalty": rescue}, {"penalty": 0.0}, {"k": 0})
+    )
+    cosine, null, gain = spread(with_, "gamma_deep"), spread(with_, "fresh_null"), paired(with_, frozen).gain.dropna()
+    if cosine is None or without.empty or gain.empty:
+        return f"Whether direction comes back cannot be told yet: {style.name(method)} lacks runs."
+    beside = f", with feedback matrices never trained against {null}" if null else ""
+    exact = spread(at(rows, method="bp", penalty=rescue), "gamma_deep")
+    best = f"; BP has {exact}" if exact else ""
+    return (
+        f"Direction: {style.name(method)}'s deep cosine is {spread(without, 'gamma_deep')} without the penalty and "
+        f"{cosine} with $\\lambda={rescue:g}${beside}{best}. In accuracy, training such blocks {helps(gain.tolist())} "
+        f"{style.name(method)} ({bracketed(gain.tolist())}; {sample_note(with_)})."
     )
 
 
@@ -155,20 +176,31 @@ def _elsewhere(rows: pd.DataFrame, rescue: float) -> str:
     return f" Of the other penalties, training the blocks {VERBS[0]} {listed(reached) or 'nobody'}."
 
 
-def steps_too_small(rows: pd.DataFrame) -> str:
-    """Runs in which rho depends on the size of its step: a sign that the study's step is too small for the state."""
+def fragile_rho(rows: pd.DataFrame) -> str:
+    """Runs whose rho changes with its step, and whether the step's size can be the reason.
+
+    The second step is a fraction of each sample's own norm. Where that is about the study's step, only the *weights*
+    of the samples change, and a correlation that changes with them hangs on a few of them.
+    """
     off = at(rows)[lambda own: (own.rho_deep - own.rho_scaled_deep).abs() > RHO_DIFFERS]
-    runs = [
-        f"{style.name(run.method)}, $\\lambda={run.penalty:g}$, seed {run.seed} ({run.rho_deep:.2f} against "
-        f"{run.rho_scaled_deep:.2f})".replace("-", "−")
-        for run in off.itertuples()
-    ]
-    if not runs:
+    if off.empty:
         return f"No run's deep $\\rho$ changes by more than {RHO_DIFFERS:g} when the step grows with the state."
+    ratio = RHO_RELATIVE_EPS * off.h_last.astype(float) / RHO_EPS
+    alike = (ratio > 0.1) & (ratio < 10)
+    told = [
+        (off[~alike], "the steps differ by more than tenfold, and the study's is the wrong size for the state"),
+        (off[alike], "the steps are about the same, so what changes is how samples are weighted: few of them decide"),
+    ]
+    clauses = [f"in {listed([_two_rhos(run) for run in own.itertuples()])} {why}" for own, why in told if len(own)]
     return (
-        f"Deep $\\rho$ changes by more than {RHO_DIFFERS:g} when the step grows with the state in {listed(runs)}: "
-        "there the study's step says little."
+        f"Deep $\\rho$ changes by more than {RHO_DIFFERS:g} when the step is a fraction of each sample's norm: "
+        f"{'; '.join(clauses)}. There $\\rho$ says little."
     )
+
+
+def _two_rhos(run: Any) -> str:
+    rhos = f"{run.rho_deep:.2f} against {run.rho_scaled_deep:.2f}".replace("-", "−")
+    return f"{style.name(run.method)}, $\\lambda={run.penalty:g}$, seed {run.seed} ({rhos})"
 
 
 def sweep_alt(rows: pd.DataFrame, method: str) -> str:

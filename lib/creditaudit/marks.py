@@ -118,7 +118,8 @@ def limit_line(ax: Axes, y: float, text: str, above: bool) -> None:
     ax.axhspan(y if above else low, high if above else y, color=style.FAINT, alpha=0.15, lw=0, zorder=0)
     ax.annotate(
         f"{text} {tidy_power(y)}", (1, y), (-2, 3 if above else -9), xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points", ha="right", fontsize=7.5, color=style.MUTED,
+        textcoords="offset points", ha="right", fontsize=7.5, color=style.MUTED, zorder=5,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
     )  # fmt: skip
     ax.set_ylim(low, high)
 
@@ -129,10 +130,11 @@ def tidy_power(value: float) -> str:
     return f"$10^{{{exponent:.0f}}}$" if exponent == round(exponent) else f"{value:g}"
 
 
-def method_legend(fig: Figure, methods: Sequence[str]) -> None:
-    """One row above all panels, the same for lines, points and bars."""
-    looks = [style.look(method) for method in style.in_order(methods)]
-    handles = [Line2D([], [], **look.plot(markersize=4.5, label=look.name)) for look in looks]
+def method_legend(fig: Figure, methods: Sequence[str], lines: Sequence[str] = ()) -> None:
+    """One row above all panels, the same for lines, points and bars; `lines` are drawn as such, without a marker."""
+    looks = [(look, {"markersize": 4.5}) for look in map(style.look, style.in_order(methods))]
+    looks += [(look, {"marker": ""}) for look in map(style.look, style.in_order(lines))]
+    handles = [Line2D([], [], **look.plot(label=look.name, **marker)) for look, marker in looks]
     fig.legend(handles=handles, loc="outside upper left", ncols=len(handles), handlelength=2.6, columnspacing=1.4)
 
 

@@ -19,7 +19,7 @@ from creditaudit.spec import RunSpec
 from creditaudit.verdicts import MOST_SEEDS, VERDICTS, Cause
 
 STUDY_LADDER = "about 7 hours on one GPU"  # the study's own statement of its cost
-FEW = 16  # as many claims are named where a reason is listed
+FEW = 40  # as many claims are named where a reason is listed
 CAUSES: dict[Cause, str] = {
     "missing runs": "runs are missing",
     "another profile": "only the paper profile can decide them",
@@ -65,10 +65,10 @@ def claim_table(results: Iterable[Result]) -> pd.DataFrame:
     rows = [
         {
             "claim": f"`{result.id.split('.', 2)[-1]}`",
-            "statement": result.statement,
+            "statement": f"{result.statement}{_parts(result)}",
             "published": published(result),
             "test": test(result.claim),
-            "ours": observed(result).split(" (n=")[0] if result.n else None,
+            "ours": _ours(result) if result.n else None,
             "n": result.n or None,
             "verdict": result.verdict,
         }
@@ -77,6 +77,25 @@ def claim_table(results: Iterable[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["claim", "statement", "published", "test", "ours", "n", "verdict"]).astype(
         {"n": object}
     )
+
+
+def _parts(result: Result) -> str:
+    """What our runs gave for each of several inequalities: too long for a column of numbers."""
+    return f" *Ours: {_without_n(observed(result))}.*" if result.claim.form == "all" and result.n else ""
+
+
+def _ours(result: Result) -> str:
+    if result.claim.form != "all":
+        return _without_n(observed(result))
+    lines = zip(result.claim.all, result.observed, strict=True)
+    held = sum(
+        value >= line.threshold if line.direction == "above" else value <= line.threshold for line, value in lines
+    )
+    return f"{held} of {len(result.claim.all)} on average"
+
+
+def _without_n(text: str) -> str:
+    return text.split(" (n=")[0]
 
 
 def prefix(results: Sequence[Result]) -> str:
@@ -130,9 +149,10 @@ def contradictions(profile: str, results: Sequence[Result]) -> str:
 
 def leaning(profile: str, results: Sequence[Result]) -> str:
     """Values whose mean lies beyond the margin while the interval still reaches into it, and what is known of them."""
-    beyond = [result for result in results if result.verdict == "inconclusive" and _beyond(result)]
+    beyond = [result for result in results if _leans(result)]
+    before = [result.id for result in results if result.verdict == "contradicted"]
     return (
-        _told(profile, beyond, "For this we have no explanation.")
+        _told(profile, beyond, "For this we have no explanation.", before)
         or "No value: every mean of an undecided one lies within its margin."
     )
 
@@ -145,25 +165,28 @@ def allowing(profile: str, results: Sequence[Result]) -> str:
     if not wide:
         return "No claim with runs has so wide a margin."
     note = f"\n\nEven chance, {style.CHANCE:g}, lies within the margin of {listed(dead)}." if dead else ""
-    return _told(profile, wide, "") + note
+    before = [result.id for result in results if result.verdict == "contradicted" or _leans(result)]
+    return _told(profile, wide, "", before) + note
 
 
-def _beyond(result: Result) -> bool:
-    """Is the middle of the interval of (ours - published) outside the margin, at any layer?"""
-    if result.kind != "equivalence" or not result.ci:
+def _leans(result: Result) -> bool:
+    """Undecided, but is the middle of the interval of (ours - published) outside the margin, at any layer?"""
+    if result.verdict != "inconclusive" or result.kind != "equivalence" or not result.ci:
         return False
     intervals = result.ci if isinstance(result.ci[0], list) else [result.ci]
     return any(abs(low + high) / 2 > result.margin for low, high in intervals)
 
 
-def _told(profile: str, results: Sequence[Result], unknown: str) -> str:
+def _told(profile: str, results: Sequence[Result], unknown: str, before: Sequence[str] = ()) -> str:
+    """Each claim with what explains it; `before` are claims whose explanations a reader has just seen."""
     explanations = load_explanations(load_claims())
     evidence = Evidence(Store(paths.profile_dir(profile)), profile)
     told: dict[str, list[str]] = {}
     for result in results:
         seen = f"Published: {published(result)}; ours: {observed(result)}; test: {test(result.claim)}."
         known = explanations.get(result.id) if result.verdict != "reproduced" else None
-        why = known.told(evidence) if known else unknown
+        seen_at = next((name for name in before if known and name in known.entry.claims), None)
+        why = f"Explained above, under `{seen_at}`." if seen_at else known.told(evidence) if known else unknown
         told.setdefault(why, []).append(f"- `{result.id}`: {result.statement} {seen}")
     return "\n\n".join("\n".join(lines) + (f"\n\n{why}" if why else "") for why, lines in told.items())
 
@@ -201,9 +224,9 @@ def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
     time = _hours(list(missing), Store(paths.profile_dir(profile)).all())
     return (
         f"**Unfinished: {len(asked) - len(missing)} of {len(asked)} runs are there** ({', '.join(states)}; sections "
-        f"share runs), because the others take {time} more; each section names what it lacks. A claim is decided once "
-        "as many seeds are there as it was published with, and at least two; until then it is inconclusive and says "
-        f"what is missing. `make reproduce PROFILE={profile}` trains the rest and renders everything anew."
+        f"share runs). Not yet trained, {time}: {collect.kinds(missing)}. A claim about trained networks is decided "
+        "once as many seeds are there as it was published with, and at least two; until then it is inconclusive and "
+        f"says what is missing. `make reproduce PROFILE={profile}` trains the rest and renders everything anew."
     )
 
 
@@ -227,16 +250,19 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
     if not runs:
         return "No run of the ladder has finished yet, so there is no cost to report."
     made = list(runs.values())
-    core = sum(record.provenance["cpu_seconds"] for record in made) / 3600
-    wall = sum(record.provenance["wall_seconds"] for record in made) / 3600
+    core, wall = (_sum(made, name) for name in ("cpu_seconds", "wall_seconds"))
     return (
         f"The ladder's {len(made)} of {len(asked)} runs took {core:.3g} core-hours of training and diagnostics on "
-        f"{_cpus(made)}: {core / WORKERS:.3g} hours for each of {WORKERS} cores (with waiting for busy ones, their "
-        f"wall times add up to {wall:.3g} hours, {wall / WORKERS:.3g} for each of {WORKERS} workers). The study "
-        f"reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together: "
-        f"{collect.core_hours(records)}."
+        f"{_cpus(made)}: {core / WORKERS:.3g} hours for each of {WORKERS} cores. These did other work too, so that "
+        f"with waiting for them wall times add up to {wall:.3g} hours, {wall / WORKERS:.3g} for each of {WORKERS} "
+        f"workers. The study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together "
+        f"took {collect.core_hours(records)}, and {_sum(records, 'wall_seconds'):.3g} hours of wall time."
         f"{verified.told(profile, records, asked, WORKERS)}{_to_come(profile, records)}"
     )
+
+
+def _sum(records: Sequence[Record], name: str) -> float:
+    return sum(record.provenance[name] for record in records) / 3600
 
 
 def _cpus(records: Sequence[Record]) -> str:

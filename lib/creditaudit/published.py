@@ -90,17 +90,16 @@ def _run(claim: Claim) -> str:
 def _reading(frame: pd.DataFrame, claim: Claim) -> str:
     """The size of the difference, against the margin."""
     if claim.quantity.log:
-        shift, margin = decades(frame, "value").value.mean() - math.log10(claim.expected), _decades(claim.margin)
+        shift, margin = (
+            decades(frame, "value").value.mean() - math.log10(claim.expected),
+            f"{digits(10**claim.margin)} ×",
+        )
     else:
         shift, margin = frame.value.mean() - claim.expected, f"±{claim.margin:g}"
     if undefined := int(frame.value.isna().sum()):
         return f"undefined in {undefined} of {len(frame)} runs"
     size = _factor(shift) if claim.quantity.log else _distance(shift)
     return f"{size}, within {margin}" if abs(shift) <= claim.margin else f"**{size}**, beyond {margin}"
-
-
-def _decades(margin: float) -> str:
-    return f"{margin:g} decade{'s' if margin != 1 else ''}"
 
 
 def _factor(shift: float) -> str:

@@ -39,8 +39,8 @@ class Summary:
         """How many verdicts chance alone may have got wrong."""
         if not self.tested:
             return "so chance has decided nothing"
-        wrong = f"chance may decide up to about {self.alpha * self.tested:.1f} of them wrongly"
-        more = f"and more, since {self.bare} means published without a std count as exact"
+        wrong = f"up to about {self.alpha * self.tested:.1f} wrong verdicts among them would be no surprise"
+        more = f"perhaps more, because {self.bare} published means come without a std and are taken as exact"
         return f"{wrong}, {more}" if self.bare else wrong
 
     @property
@@ -85,7 +85,7 @@ def published(result: "Result") -> str:
         return f"best at k={claim.expected:.0f}"
     text = claim.expected if claim.quantity is None else written(claim.expected, claim.quantity)
     if claim.kind != "effect":
-        return f"{text} ± {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
+        return f"{text} {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
     if claim.minus is None:
         return f"{_SIGNS[claim.direction]} {text}"
     return f"{text}-fold" if claim.quantity.log else _signed(claim.expected)
@@ -97,7 +97,7 @@ def test(claim: Claim) -> str:
         return "shape" if claim.form != "all" else f"all{UNBROKEN}of{UNBROKEN}{len(claim.all)}"
     log = claim.quantity.log
     if claim.kind != "effect":
-        return f"±{claim.margin:g}{UNBROKEN + 'dec' if log else ''}"
+        return factor(claim.margin) if log else f"±{claim.margin:g}"
     (line,) = statements(claim)
     if claim.minus is None or log:
         fold = "-fold" if claim.minus else ""
@@ -109,7 +109,7 @@ test.__test__ = False  # pytest: this is no test
 
 
 def observed(result: "Result") -> str:
-    """What our runs gave: mean, std over seeds (decades for norms), n."""
+    """What our runs gave: mean, std over seeds (of norms a factor), n."""
     if result.observed is None:
         return "-"
     claim = result.claim
@@ -120,7 +120,7 @@ def observed(result: "Result") -> str:
     text = _signed(result.observed) if signed else written(result.observed, claim.quantity)
     if result.spread is None:
         return f"{text} (n={result.n})"
-    return f"{text} ± {scatter(result.spread, claim.quantity)} (n={result.n})"
+    return f"{text} {scatter(result.spread, claim.quantity)} (n={result.n})"
 
 
 def _part(line: Statement, value: float) -> str:
@@ -133,10 +133,14 @@ def _part(line: Statement, value: float) -> str:
 
 
 def scatter(value: float, quantity: Quantity) -> str:
-    """A std over seeds in the metric's decimals; of norms, in decades."""
-    if quantity.log:
-        return f"{value:.2f} dec" if value >= 0.005 else "<0.01 dec"
-    return f"{value:.{METRICS[quantity.metric].places}f}"
+    """A std over seeds, to stand behind the mean."""
+    return factor(value) if quantity.log else f"± {value:.{METRICS[quantity.metric].places}f}"
+
+
+def factor(decades: float) -> str:
+    """×/÷ 3.2: a distance in log10 as what it multiplies or divides by."""
+    times = 10.0**decades
+    return f"×/÷{UNBROKEN}{digits(times) if times >= 1.1 else f'{times:.2f}' if times >= 1.005 else '<1.01'}"
 
 
 def _signed(value: float) -> str:

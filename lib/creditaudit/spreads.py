@@ -1,4 +1,4 @@
-"""A mean and its scatter over seeds, as text. Norms are averaged in log10: a geometric mean, and a std in decades."""
+"""A mean and its scatter over seeds, as text. Norms are averaged in log10: a geometric mean, and a factor for a std."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 from creditaudit import style
-from creditaudit.report import digits
+from creditaudit.report import digits, factor
 from creditaudit.tables import plus_minus
 
 
 def spread(frame: pd.DataFrame, column: str, places: int = 3, signed: bool = False, log: bool = False) -> str | None:
-    """Mean ± std over the rows; for norms the geometric mean and the std in decades. None: nothing is defined.
+    """Mean ± std over the rows; for norms the geometric mean and the factor of one std. None: nothing is defined.
 
     Where it is not defined in every row (an overflow, a frozen run that is missing) the text has its own n.
     """
@@ -20,7 +20,7 @@ def spread(frame: pd.DataFrame, column: str, places: int = 3, signed: bool = Fal
     if values.empty:
         return None
     if log:
-        text = digits(float(10.0 ** values.mean())) + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
+        text = digits(float(10.0 ** values.mean())) + (f" {factor(values.std(ddof=1))}" if len(values) > 1 else "")
     else:
         text = plus_minus(values.mean(), values.std(ddof=1), places, signed)
     return text if len(values) == len(frame) else f"{text} (n={len(values)})"

@@ -110,16 +110,16 @@ def figure(columns: int = 1, height: float = 3.2, rows: int = 1, **options: Any)
 
 
 def chance_line(ax: Axes, label: bool = True) -> None:
-    reference_line(ax, CHANCE, "chance", label="chance" if label else None)
-
-
-def reference_line(ax: Axes, y: float, kind: str, colour: str | None = None, label: str | None = None) -> None:
-    """A horizontal line behind the data, named at its left end."""
-    ax.axhline(y, color=colour or LOOKS[kind].colour, linestyle=LOOKS[kind].line, linewidth=1.1, zorder=1)
+    """Named below the line: a method that learns nothing runs along it."""
+    reference_line(ax, CHANCE, "chance")
     if label:
-        ink = MUTED if kind == "chance" else LOOKS[kind].colour
-        place = {"xy": (0, y), "xycoords": ax.get_yaxis_transform(), "xytext": (3, 2), "textcoords": "offset points"}
-        ax.annotate(label, **place, color=ink, fontsize=8)
+        place = {"xy": (0, CHANCE), "xycoords": ax.get_yaxis_transform(), "xytext": (3, -4)}
+        ax.annotate("chance", **place, textcoords="offset points", va="top", color=MUTED, fontsize=8)
+
+
+def reference_line(ax: Axes, y: float, kind: str, colour: str | None = None) -> None:
+    """A horizontal line behind the data."""
+    ax.axhline(y, color=colour or LOOKS[kind].colour, linestyle=LOOKS[kind].line, linewidth=1.1, zorder=1)
 
 
 def label_ends(ax: Axes, ends: Iterable[tuple[float, float, str, str]], gap: float = 10.5) -> None:

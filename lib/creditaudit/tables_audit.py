@@ -155,16 +155,9 @@ def _epochs(own: pd.DataFrame, column: str) -> str:
     return texts[0] if set(texts) == {"never"} else " / ".join(texts)
 
 
-def null_band(runs: Runs) -> dict[str, float]:
-    """Std of a block's cosine for credit that knows nothing.
-
-    `shared`: one random direction for all samples, 1/sqrt(d), the fair comparison, as credit is alike for all samples.
-    `per_sample`: one for each, measured with the audited networks' own gradients.
-    """
-    nulls = pd.DataFrame([record.final["gamma_null"] for record in trained(runs).records], columns=["std"])
-    spec = runs.specs[0]
-    one_block = spec.depth**0.5  # the records have it for the mean over all blocks, which are independent
-    return {"shared": spec.width**-0.5, "per_sample": one_block * float(nulls["std"].astype(float).mean())}
+def null_band(runs: Runs) -> float:
+    """Std of a block's cosine for credit that knows nothing but, like real credit, is alike for all samples."""
+    return runs.specs[0].width ** -0.5
 
 
 def _over_blocks(values: pd.Series) -> float:

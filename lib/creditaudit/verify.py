@@ -11,12 +11,9 @@ from typing import Any
 from creditaudit import cost, identity, identity_rows, params, paths, sweep, verified
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
-from creditaudit.verified import Outcome, Retrained
+from creditaudit.verified import ACCURACY_TOLERANCE, DECADES, Outcome, Retrained
 
 IDENTITY_TOLERANCE = 1e-5  # one forward pass in float32, on any CPU
-# On another kind of CPU the last bits differ, and training may amplify them. As far as was tried (verified.json) it
-# hardly does, so this is generous: accuracy, and log10 of ||h_L||.
-ACCURACY_TOLERANCE, DECADES = 0.02, 0.5
 NOTHING = "nothing was compared, and what was retrained is not kept"
 
 
