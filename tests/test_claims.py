@@ -295,7 +295,7 @@ def test_summary_counts_and_warns_of_luck(tmp_path):
     assert found.luck == "up to about 2.0 wrong verdicts among them would be no surprise"
     bare = judge(tmp_path, CELL | {"std": None}, seeded([0.300, 0.303, 0.305]))
     assert "because 1 published means come without a std and are taken as exact" in claims.summary([bare, result]).luck
-    assert "40 of them had the runs for a test" in found.sentence and "about 2.0 of them wrongly" in found.sentence
+    assert "40 of them had the runs for a test" in found.sentence and "about 2.0 wrong verdicts" in found.sentence
 
 
 def test_metrics_read_what_they_say():

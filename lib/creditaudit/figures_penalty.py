@@ -116,7 +116,7 @@ def _swept_references(ax: Axes, rows: pd.DataFrame, swept: list[str], column: st
     bp = at(rows, method="bp", penalty=0.0)
     if column == "accuracy" and len(bp) and "bp" not in swept:
         note = f"BP: {bp.accuracy.mean():.3f}"
-        ax.annotate(note, (0.98, 0.97), xycoords="axes fraction", ha="right", va="top", color=style.look("bp").colour)
+        ax.annotate(note, (0.98, 0.04), xycoords="axes fraction", ha="right", color=style.look("bp").colour)
     lines = [("bp", "bp", bp)] if "bp" not in swept and column != "accuracy" else []
     if column in ("accuracy", "h_last"):
         lines += [("frozen", method, at(rows, method=method, k=0)) for method in swept]

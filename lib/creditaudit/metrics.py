@@ -144,7 +144,7 @@ def _identity_ratio(row: dict) -> float | None:
 METRICS: dict[str, Metric] = {
     "test_accuracy": Metric("test accuracy after the last epoch", _final("test_accuracy"), called="accuracy"),
     "h_norm": Metric("median ||h_l||", _final_at("h_norm"), log=True, layer="state"),
-    "g_norm": Metric("median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state", called="|g|"),
+    "g_norm": Metric("median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state", called="last gradient"),
     "g_norms": Metric("the same at every layer", _final("g_norm"), log=True),
     "g_norm_1024": Metric(
         "median ||dCE/dh_l|| after the last epoch, batch 1024",
@@ -158,7 +158,7 @@ METRICS: dict[str, Metric] = {
     ),
     "growth_peak": Metric("its maximum over epochs", _extreme(max, growth_by_epoch), log=True, called="largest growth"),
     "g_lowest": Metric(
-        "minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True, called="smallest |g|"
+        "minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True, called="smallest gradient"
     ),
     "first_d1": Metric("first epoch at which D1 fails", _first_d1, places=1),
     "first_d2": Metric("first epoch at which D2 fails, batch 1024", _first_d2, places=1),
