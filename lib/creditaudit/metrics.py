@@ -144,7 +144,9 @@ def _identity_ratio(row: dict) -> float | None:
 METRICS: dict[str, Metric] = {
     "test_accuracy": Metric("test accuracy after the last epoch", _final("test_accuracy"), called="accuracy"),
     "h_norm": Metric("median ||h_l||", _final_at("h_norm"), log=True, layer="state"),
-    "g_norm": Metric("median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state", called="last gradient"),
+    "g_norm": Metric(
+        "median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state", called="last gradient"
+    ),
     "g_norms": Metric("the same at every layer", _final("g_norm"), log=True),
     "g_norm_1024": Metric(
         "median ||dCE/dh_l|| after the last epoch, batch 1024",
