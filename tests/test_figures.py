@@ -269,7 +269,7 @@ def noisy_ladder(*rungs: list[float]) -> Runs:
 def test_a_step_is_named_only_where_the_paired_seeds_agree_on_it():
     runs = noisy_ladder([0.30, 0.31, 0.32], [0.40, 0.41, 0.42], [0.31, 0.45, 0.35], [0.20, 0.21, 0.22])
     text = findings_ladder.rungs(runs)
-    assert "it rises at $k=1$ and drops at $k=3$; the step to $k=2$ cannot be told from scatter (90 %" in text
+    assert "it rises at $k=1$ and drops at $k=3$; the step to $k=2$ cannot be told from scatter." in text
     assert (
         "is $k=1$, not told apart from $k=2$." in text
         and "At $k=2$ its seeds scatter widely: 0.310, 0.450, 0.350." in text

@@ -18,7 +18,9 @@ def rungs(runs: Runs) -> str:
     """A few sentences per method: from the frozen to the full network, the steps between, the best rung."""
     frame = runs.frame()
     methods = style.in_order(spec.method for spec in runs.specs)
-    return "\n".join(f"- {_line(frame[frame.method == method], method)}" for method in methods)
+    lines = [f"- {_line(frame[frame.method == method], method)}" for method in methods]
+    rule = "A step counts where the 90 % interval of its paired differences, taken for itself, leaves out zero."
+    return "\n".join([*lines, *(["", rule] if "Rung by rung" in "".join(lines) else [])])
 
 
 def _line(frame: pd.DataFrame, method: str) -> str:
@@ -51,7 +53,7 @@ def _steps(ladder: pd.DataFrame) -> str:
     told = f"Rung by rung it {listed(moves)}" if moves else "Rung by rung nothing is resolved"
     if found[""]:
         told += f"; the step{'s' * (len(found['']) > 1)} to {listed(found[''])} cannot be told from scatter"
-    return f"{told} (90 % intervals of paired steps, each step for itself)."
+    return f"{told}."
 
 
 def _sign(differences: pd.Series) -> str:
