@@ -4,6 +4,8 @@ PROFILE ?= quick
 VENV := .venv
 PY := $(VENV)/bin/python
 RUN := $(PY) -m creditaudit
+PLAY := outputs/interactive/notebooks
+export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))# a copied folder runs its own code
 ONLY := $(if $(SECTION),--section "$(SECTION)") $(if $(SET),--set "$(SET)")
 WHAT := --profile "$(PROFILE)" $(ONLY)
 STRICTLY := $(if $(filter-out 0 no false,$(STRICT)),--strict)
@@ -48,8 +50,10 @@ test: setup  ## lint and test, offline
 	@$(PY) -m ruff check .
 	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest
 
-lab: setup  ## open the notebooks in JupyterLab
-	@$(PY) -m jupyter lab notebooks
+lab: setup  ## open copies of the notebooks in JupyterLab, to play with
+	@mkdir -p $(PLAY) && for one in notebooks/*.ipynb; do [ -e $(PLAY)/$${one##*/} ] || cp $$one $(PLAY)/; done
+	@echo "copies of the notebooks are in $(PLAY): delete one and make lab again to start afresh"
+	@$(PY) -m jupyter lab $(PLAY)
 
 bench: setup data  ## measure the training step against the usual loops
 	@$(RUN) bench

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from creditaudit import decisions, figures_audit, findings_audit, findings_state, report, spreads, tables_audit
+from creditaudit import decisions, display, figures_audit, findings_audit, findings_state, report, spreads, tables_audit
 from creditaudit.claims import check, load_claims
 from creditaudit.collect import Runs
 from creditaudit.published import beside_ours, split
@@ -143,7 +143,7 @@ def test_a_missing_frozen_run_leaves_d3_open_and_nothing_else():
     assert "accept BP, and wait for frozen runs of FA." in findings_audit.headline(runs)
     one_seed = [record for record in records() if record.spec.k or (record.spec.method, record.spec.seed) == ("bp", 42)]
     said = findings_audit.headline(runs_of(one_seed, records()))
-    assert "wait for frozen runs of BP (accepted in 1 of the 1 that have one)" in said
+    assert "wait for frozen runs of BP (so far accepted in 1 of the 1 seeds that can be judged)" in said
     unfrozen = runs_of([record for record in records() if record.spec.k], records())
     assert "**DFA** is misjudged" in findings_audit.headline(unfrozen)
     assert "(D3)" not in findings_audit.headline(unfrozen) and "None" not in findings_audit.headline(unfrozen)
@@ -319,6 +319,62 @@ def test_published_numbers_stand_beside_ours_with_a_reading(tmp_path):
     assert accuracy["seed 42"]["DFA"] == "0.300" and "within" in accuracy.reading["DFA"]
     short = runs_of(records(["bp", "dfa"], epochs=4))
     assert set(beside_ours(numbers, short, 42).reading) == {"no such run"}
+
+
+@pytest.mark.parametrize(
+    ("cosines", "side"),
+    [
+        ([0.3, 0.2, 0.5], "beyond 0.072 for DFA"),
+        ([-0.3, -0.2, -0.5], "below −0.072 for DFA"),
+        ([0.01, -0.02, 0.03], "within ±0.072, as of credit that knows nothing, for DFA"),
+        ([0.3, 0.2, 0.01], "not the same in every seed for DFA"),
+        ([0.3, None, 0.5], "undefined for DFA"),
+    ],
+)
+def test_whose_credit_points_along_the_gradient_is_judged_seed_by_seed(cosines, side):
+    runs = runs_of(records(["dfa"]))
+    rows = tables_audit.per_run(runs).assign(gamma_deep=pd.Series(cosines, dtype=float))
+    assert findings_audit.layers_caption(rows, runs).startswith(f"**Behind the first block the cosine is {side}.**")
+
+
+def test_one_block_has_none_behind_it():
+    runs = runs_of([as_record(method="dfa", depth=1, k=k) for k in (0, 1)])
+    rows = tables_audit.per_run(runs)
+    assert findings_audit.layers_caption(rows, runs).startswith("**There is one block, and none behind it.** Credit")
+
+
+def test_a_verdict_that_hangs_on_the_null_says_so_and_only_then():
+    def made(*cosines):
+        null = {"fresh_null": {"mean": 0.0, "std": 0.01, "draws": 10}}
+        return [
+            (as_record(method="dfa", seed=seed, accuracy=0.3, final=null | {"gamma_in": [cosine] * 4}), None)
+            for seed, cosine in enumerate(cosines)
+        ]
+
+    told = findings_audit._other_bar(made(0.05, 0.06, 0.07), "dfa")
+    assert "hangs on the null" in told and "3/\\sqrt{dL} = 0.094$" in told and "accepted in 0 of 3 seeds." in told
+    assert findings_audit._other_bar(made(0.3, 0.3, 0.0), "dfa") == ""  # both bars accept the same two
+    assert findings_audit._other_bar(made(0.3, 0.3, 0.3), "dfa") == ""
+
+
+def test_a_method_without_a_cosine_is_named_where_cosines_rank():
+    rows = tables_audit.per_run(runs_of(records(["bp", "dfa"])))
+    lost = rows.assign(gamma=rows.gamma.where(rows.method == "bp"))
+    assert "by cosine: BP (undefined: DFA).**" in findings_audit.bars_caption(lost)
+
+
+def test_a_factor_is_written_with_the_digits_it_needs():
+    steps = (0.0, 0.002, 0.0374, 0.5, 1.0, 4.0)
+    assert [report.factor(step).split("\u00a0")[1] for step in steps] == [
+        "<1.01",
+        "<1.01",
+        "1.09",
+        "3.2",
+        "10",
+        "1.0e4",
+    ]
+    frame = pd.DataFrame({"norm": [f"42 {report.factor(0.5)}", "7"], "seeds": ["42 / 123", "7"]})
+    assert display.as_markdown(frame).splitlines()[1] == "| ---: | :--- |"
 
 
 def test_spreads_speak_of_n_and_of_factors():

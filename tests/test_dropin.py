@@ -313,6 +313,41 @@ def test_blocks_in_half_precision_with_the_skip_outside():
     assert len(seen.h_norm) == 3 and seen.d1
 
 
+def test_a_scripted_block_is_refused_and_no_hook_stays():
+    with pytest.warns(FutureWarning, match="deprecated"):
+        net = Residual([linear(), torch.jit.script(linear())], nn.Identity())
+    with pytest.raises(ValueError, match="before it is scripted"):
+        creditaudit.audit(net, X, Y)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in net.modules())
+
+
+def test_a_module_that_acts_in_train_and_eval_is_left_as_it_was():
+    class Merging(nn.Linear):
+        merged = False
+
+        def train(self, mode: bool = True):
+            self.merged = not mode
+            return super().train(mode)
+
+    net = Residual([Merging(16, 16), Merging(16, 16)], nn.Identity()).train()
+    creditaudit.audit(net, X, Y)
+    assert not any(block.merged for block in net.blocks) and net.blocks[0].training
+
+
+def test_a_model_without_gradients_or_logits_is_refused():
+    with torch.inference_mode():
+        unborn = Residual([linear(), linear()], nn.Identity())
+    with pytest.raises(ValueError, match="built under torch"):
+        creditaudit.audit(unborn, X, Y)
+
+    class Classes(Residual):
+        def forward(self, x):
+            return super().forward(x).round().int()
+
+    with pytest.raises(ValueError, match=r"returned torch.int32: audit needs logits"):
+        creditaudit.audit(Classes([linear(), linear()], nn.Identity()), X, Y)
+
+
 def test_two_points_are_two_points_in_floats_too():
     assert 0.57 - 0.55 < 0.02 and diagnosis.depth_is_used(0.57 - 0.55) and not diagnosis.depth_is_used(0.0199)
 

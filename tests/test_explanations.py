@@ -80,6 +80,11 @@ def test_an_explanation_reads_its_numbers_and_its_evidence_from_the_records(tmp_
     Store(tmp_path / "broken").save(broken)
     assert "at (undefined)." in why.told(Evidence(Store(tmp_path / "broken"), "broken"))
     assert "(not run)" in why.told(Evidence(Store(tmp_path / "quick"), "quick"))
+    half = numbers | {"norm": {"metric": "h_norm", "method": "sb", "layer": "L"}}
+    uneven = explained(tmp_path, claim, text="It is {ours} at {norm}.", numbers=half)["cell"]
+    assert "It is 0.403 ± 0.003 (n=3) at (not run). Evidence: `" in uneven.told(
+        Evidence(Store(tmp_path / "paper"), "paper")
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Figures draw without a warning whatever is missing, and the sentences beside them follow the records."""
 
+from dataclasses import replace
 from typing import get_args
 
 import matplotlib.pyplot as plt
@@ -103,6 +104,8 @@ def test_the_first_answer_follows_the_records():
         "helps FA at here and may or may not help it at there",
         "FA +4.5 ± 0.5 pp and +1.7 ± 2.6 pp (90 % interval −2.6 to +6.0)",
     )
+    known = answers._worth("fa", {"here": None, "there": [4.0, 4.5, 5.0]})  # a number must not pass for another's
+    assert known == ("helps FA at there", "FA +4.5 ± 0.5 pp at there")
     partial = answers.depth([CASES["rungs missing"]])
     assert "Preliminary: 4 of 18 runs at $d=256$, $L=2$ are missing (`make train PROFILE=paper" in partial
     assert "Not yet decided: 18 of 18 runs are missing" in answers.depth([LOST])
@@ -132,7 +135,7 @@ def test_what_the_penalty_fixes_depends_on_the_records():
     both = Runs([*penalty_runs(0.36).specs, *(r.spec for r in more)], [*penalty_runs(0.36).records, *more], "paper")
     told = answers.penalty(both, 0.01)
     assert told.endswith(
-        "(n = 1 seed). Of the other rules, training the penalised blocks helps State Bridge (+11.0 pp)."
+        "(n = 1 seed). Of the other rules, training the penalised blocks helps State Bridge (+11.0 pp, n = 1)."
     )
     nobody = penalty_runs(0.36).only(method="bp")
     assert "do not have DFA" in answers.penalty(nobody, 0.01) and "0 of" not in answers.penalty(nobody, 0.01)
@@ -291,10 +294,18 @@ def test_a_ladder_without_a_resolved_step_says_so():
 
 
 def test_shapes_with_different_seeds_are_named():
-    one, three = CASES["one seed"], CASES["three seeds"]
-    assert f"n = 3 at {findings.shape(three)} and 1 at {findings.shape(one)} seeds" in findings_ladder.caption(
-        three, one
-    )
+    one, three = (replace(CASES[name], set_name=name.replace(" ", "_")) for name in ("one seed", "three seeds"))
+    shape = findings.shape(three)
+    caption = findings_ladder.caption(three, one)
+    assert f"n = 3 at {shape} (`three_seeds`) and 1 at {shape} (`one_seed`) seeds" in caption
+
+
+def test_two_sets_of_one_shape_are_told_apart():
+    one = CASES["three seeds"]
+    parts = [replace(one, set_name=name) for name in ("short", "long")]
+    assert findings.places([one]) == [findings.shape(one)]
+    assert findings.places(parts) == [f"{findings.shape(one)} (`{name}`)" for name in ("short", "long")]
+    assert "(`short`) and $d=256$, $L=2$ (`long`), in this order: BP +20.0 ± 0.0 pp and +20.0" in answers.depth(parts)
 
 
 def test_sentences_and_claims_are_decided_at_one_level():

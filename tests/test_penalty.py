@@ -98,25 +98,44 @@ def test_gains_are_paired_with_the_methods_own_frozen_run():
 
 
 @pytest.mark.parametrize(
-    ("h_last", "why"),
-    [(80.0, "the steps are about the same, so what changes is"), (4e8, "the steps differ by more than tenfold")],
+    ("norms", "why"),
+    [
+        ([80.0, 80.0, 80.0, 80.0, 4e8], "the steps are about the same, so what changes is"),  # h_L is not moved
+        ([80.0, 4e8, 4e8, 4e8, 4e8], "the steps differ by more than tenfold"),
+    ],
 )
-def test_a_run_whose_rho_is_fragile_is_named_with_the_reason_its_norm_allows(h_last, why):
+def test_a_run_whose_rho_is_fragile_is_named_with_the_reason_its_norms_allow(norms, why):
     made = records(["bp"], [42])
     assert findings_penalty.fragile_rho(tables_penalty.per_run(runs_of(made))).startswith("No run's deep")
-    off = {"rho": 0.3, "h_last": h_last, "final": {"rho_scaled_in": [0.8] * 4}}
+    off = {"rho": 0.3, "final": {"rho_scaled_in": [0.8] * 4, "h_norm": norms}}
     made[1] = as_record(method="bp", penalty=RESCUE, epochs=5, **off)
     told = findings_penalty.fragile_rho(tables_penalty.per_run(runs_of(made)))
     assert f"norm: in BP, $\\lambda=0.01$, seed 42 (0.30 against 0.80) {why}" in told
 
 
 def test_how_much_direction_comes_back_is_set_beside_what_it_is_worth():
-    told = findings_penalty.direction(tables_penalty.per_run(runs_of(records())), "dfa", RESCUE)
-    assert told.startswith("Direction: DFA's deep cosine is ") and "; BP has " in told
-    assert "training such blocks does not help DFA (+1.1 ± 0.1 pp; std over seeds (ddof 1), n = 3)." in told
-    assert "cannot be told yet" in findings_penalty.direction(
-        tables_penalty.per_run(runs_of(records(["bp"]))), "dfa", RESCUE
+    rows = tables_penalty.per_run(runs_of(records()))
+    told = findings_penalty.direction(rows, "dfa", RESCUE)
+    assert (
+        told.startswith("Direction: DFA's deep cosine is ") and "std over seeds (ddof 1), n = 3); with feedback" in told
     )
+    assert told.endswith("training such blocks does not help DFA (+1.1 ± 0.1 pp, n = 3).")
+    lost = rows.assign(gamma_deep=rows.gamma_deep.where(rows.penalty > 0))
+    assert "deep cosine is undefined without the penalty" in findings_penalty.direction(lost, "dfa", RESCUE)
+    one = rows[(rows.k > 0) | (rows.seed == 42)]
+    assert "(+1.0 pp, n = 1)." in findings_penalty.direction(one, "dfa", RESCUE)
+    nobody = tables_penalty.per_run(runs_of(records(["bp"])))
+    assert findings_penalty.direction(nobody, "dfa", RESCUE).endswith("runs of DFA are missing.")
+
+
+def test_the_sweeps_legend_names_what_is_drawn():
+    def legend(methods, swept):
+        fig = figures_penalty.sweep(tables_penalty.per_run(runs_of(records(methods, [42]))), swept)
+        return [text.get_text() for text in fig.legends[0].get_texts()]
+
+    assert legend(["bp", "dfa"], ["dfa"]) == ["DFA", "BP", "frozen"]
+    assert legend(["bp", "dfa"], ["bp", "dfa"]) == ["BP", "DFA", "frozen"]
+    assert legend(["dfa"], ["dfa"]) == ["DFA", "frozen"]
 
 
 @pytest.mark.parametrize(("methods", "seeds"), [(("dfa",), (42,)), (("bp", "dfa", "sb", "cb"), SEEDS)])

@@ -85,12 +85,26 @@ def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
     assert "5 of 8 runs, seeds 42, 123, trained" in runs.provenance_note()
 
 
+def test_many_missing_runs_and_many_commits_are_counted():
+    wanted = protocol.audit(["bp", "dfa"], [1, 2, 3], depth=2)
+    assert collect.kinds(wanted) == "3 BP, 3 BP frozen, 3 DFA, 3 DFA frozen at $d=256$, $L=2$"
+    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(collect.NAMED + 1)]
+    for number, record in enumerate(made):
+        record.provenance["commit"] = str(number) * 40
+    runs = collect.Runs([record.spec for record in made], made, "paper")
+    assert f"trained at {len(made)} commits (the records name them) on" in runs.provenance_note()
+    few = collect.Runs([record.spec for record in made[:1]], made[:1], "paper")
+    assert "trained at commit `0000000000` on" in few.provenance_note()
+
+
 def test_in_jupyter_a_section_without_records_is_trained_briefly(outputs, monkeypatch):
     monkeypatch.delenv("CREDITAUDIT_RUNNER", raising=False)
     asked = []
     monkeypatch.setattr(collect.sweep, "train_all", lambda specs, store: asked.append((specs, store.folder)))
+    monkeypatch.setattr(collect.fetch, "cifar10", lambda: asked.append("pictures"))
     runs = collect.collect(protocol.depth_ladder(["bp"], [42], depth=1), "paper", train_epochs=1)
-    ((trained, folder),) = asked
+    pictures, (trained, folder) = asked
+    assert pictures == "pictures"  # fetched first: on a fresh clone there are none
     assert [spec.epochs for spec in trained] == [1, 1] and folder == outputs / "interactive" / "runs"
     assert runs.profile == "interactive" and "no finding" in runs.coverage()
 

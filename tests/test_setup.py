@@ -143,6 +143,23 @@ def test_make_keeps_a_name_with_a_space_together():
     assert '--set "my set"' in make("-n", "train", "SET=my set")
 
 
+def test_lab_opens_copies_and_keeps_what_was_played_with(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "audit.ipynb").write_text("original")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    script(tmp_path / ".venv" / "bin" / "python", 'echo "$PYTHONPATH: $*"\n')
+    touched = [f"-o{name}" for name in (".venv/.complete", "requirements.lock", "pyproject.toml", "tools/setup.sh")]
+    run = ["make", "lab", *touched]
+    said = subprocess.run(run, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True).stdout
+    copy = tmp_path / "outputs" / "interactive" / "notebooks" / "audit.ipynb"
+    assert copy.read_text() == "original" and said.endswith("-m jupyter lab outputs/interactive/notebooks\n")
+    assert f"\n{tmp_path}/lib: -m" in said  # a copied folder runs its own code, wherever the environment was made
+    copy.write_text("played with")
+    subprocess.run(run, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True)
+    assert copy.read_text() == "played with"
+
+
 def test_citation_names_the_study():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     study = citation["references"][0]

@@ -80,6 +80,17 @@ def test_a_damaged_checkpoint_costs_its_run_a_new_start_and_nothing_else(tmp_pat
     assert "starts again" in capsys.readouterr().err
 
 
+def test_half_a_checkpoint_is_swept_away_and_a_whole_one_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    spec, store = RunSpec(method="dfa", **TINY), Store(tmp_path)
+    interrupted([spec], store)
+    (whole,) = (tmp_path / "checkpoints").glob("*.pt")
+    whole.with_suffix(".4242").write_bytes(b"half")
+    train.sweep_scratch(store)
+    assert list((tmp_path / "checkpoints").glob("*")) == [whole]
+    train.sweep_scratch(Store(tmp_path / "nothing"))
+
+
 def test_records_of_another_recipe_are_passed_over(tmp_path, monkeypatch):
     store = Store(tmp_path)
     train.run(RunSpec(method="dfa", **TINY), store)

@@ -9,7 +9,7 @@ from creditaudit import identity_rows, metrics, style, tables
 from creditaudit.claims import Result
 from creditaudit.collect import Runs, resume_command
 from creditaudit.decisions import ABOVE_CHANCE
-from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, of_seeds, shape, undecided
+from creditaudit.findings import HELPS, VERBS, amount, bracketed, helps, listed, of_seeds, places, shape, undecided
 from creditaudit.findings_identity import NEARLY
 from creditaudit.report import digits, summary
 
@@ -24,12 +24,12 @@ def depth(ladders: Iterable[Runs]) -> str:
     pending = [runs for runs in ladders if runs.missing]
     if not methods:
         return _answer(question, undecided(pending[0]) if pending else "there are no runs")
-    places = listed([shape(runs) for runs in ladders]) + (", in this order" if len(ladders) > 1 else "")
+    names = places(ladders)
+    where = listed(names) + (", in this order" if len(ladders) > 1 else "")
     counts = sorted({len(sample) for gains in full for sample in gains.values()})
     seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     told = [
-        _worth(method, {shape(runs): gains.get(method) for runs, gains in zip(ladders, full, strict=True)})
-        for method in methods
+        _worth(method, {name: gains.get(method) for name, gains in zip(names, full, strict=True)}) for method in methods
     ]
     verdicts, amounts = ("; ".join(clauses) for clauses in zip(*told, strict=True))
     lacking = listed([f"{len(runs.missing)} of {len(runs.specs)} runs at {shape(runs)}" for runs in pending])
@@ -38,7 +38,7 @@ def depth(ladders: Iterable[Runs]) -> str:
     return _answer(
         question,
         f"training all blocks instead of none {verdicts}",
-        f"What it gains at {places}: {amounts} (mean ± std of n = {seeds} paired seeds; “helps” is D3's rule, at least "
+        f"What it gains at {where}: {amounts} (mean ± std of n = {seeds} paired seeds; “helps” is D3's rule, at least "
         f"{HELPS:+.0f} pp, by the 90 % interval where there are several seeds).{left if pending else ''}",
     )
 
@@ -55,15 +55,15 @@ def _full_gains(runs: Runs) -> dict[str, list[float]]:
 
 def _worth(method: str, gains: dict[str, list[float] | None]) -> tuple[str, str]:
     """Whether, and how much. `gains`: of each shape, seed by seed."""
-    known = {place: sample for place, sample in gains.items() if sample}
-    amounts = listed([amount(sample) for sample in known.values()])
-    amounts += "" if len(known) == len(gains) else " so far"
-    verbs, name = [helps(sample) for sample in known.values()], style.name(method)
-    if len(set(verbs)) == 1:
-        return f"{verbs[0]} {name}", f"{name} {amounts}"
+    known, name = {place: sample for place, sample in gains.items() if sample}, style.name(method)
+    all_there = len(known) == len(gains)
+    told = [amount(sample) if all_there else f"{amount(sample)} at {place}" for place, sample in known.items()]
+    verbs = [helps(sample) for sample in known.values()]
+    if all_there and len(set(verbs)) == 1:
+        return f"{verbs[0]} {name}", f"{name} {listed(told)}"
     whom = [name, *["it"] * len(verbs)]
     each = [f"{verb} {it} at {place}" for verb, it, place in zip(verbs, whom, known, strict=False)]
-    return listed(each), f"{name} {amounts}"
+    return listed(each), f"{name} {listed(told)}"
 
 
 def penalty(runs: Runs, rescue: float) -> str:
@@ -104,7 +104,7 @@ def _other_rules(here: Runs, rescue: float) -> str:
     for method in style.in_order({spec.method for spec in here.specs} - {"bp", "dfa"}):
         fixed, frozen = here.only(method=method, penalty=rescue), here.only(method=method, k=0)
         if gains := _gains(fixed, frozen):
-            told.setdefault(helps(gains), []).append(f"{style.name(method)} ({bracketed(gains)})")
+            told.setdefault(helps(gains), []).append(f"{style.name(method)} ({bracketed(gains)}, n = {len(gains)})")
     clauses = [f"{verb} {listed(told[verb])}" for verb in VERBS if verb in told]
     return f" Of the other rules, training the penalised blocks {listed(clauses)}." if clauses else ""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from creditaudit import metrics, params, paths, style, sweep
+from creditaudit import fetch, metrics, params, paths, style, sweep
 from creditaudit.records import Record, Store
 from creditaudit.spec import RunSpec
 from creditaudit.yamlfile import nearest
@@ -134,6 +134,8 @@ def collect(
     if wanted and len(store.missing(wanted)) == len(wanted) and paths.at_play():
         wanted = list(dict.fromkeys(spec.but(epochs=min(spec.epochs, train_epochs)) for spec in wanted))
         store, profile = Store(paths.profile_dir(paths.INTERACTIVE)), paths.INTERACTIVE
+        if any(spec.data == "cifar10" for spec in store.missing(wanted)):
+            fetch.cifar10()
         sweep.train_all(wanted, store)
     records = [record for spec in wanted if (record := store.get(spec)) is not None]
     return Runs(wanted, records, profile, section, set_name)
@@ -201,7 +203,7 @@ def _commits(records: list[Record]) -> str:
         marks[mark] = marks.get(mark, False) or maker.get("dirty", False)
     if len(marks) > NAMED:
         changed = sum(marks.values())
-        return f"{len(marks)} commits, which the records name{f', {changed} with local changes' if changed else ''}"
+        return f"{len(marks)} commits (the records name them{f'; {changed} with local changes' if changed else ''})"
     return "commit " + ", ".join(
         f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items())
     )

@@ -24,7 +24,7 @@ TRAJECTORY_BATCH = 1024  # its per-epoch trajectories used one batch of this siz
 DIRECTIONS, RHO_EPS, RHO_BATCHES = 32, 1e-3, 4  # rho uses 4 of the 10 batches: 16384 pairs already
 RHO_RELATIVE_EPS = 1e-5  # the scaled variant moves h by this fraction of its norm
 NUDGES = (0.01, 0.003)  # eta
-NULL_DRAWS, FRESH_DRAWS = 20, 10
+NULL_DRAWS, FRESH_DRAWS = 20, 10  # the first, one direction per sample, is shown nowhere: rho draws after it
 COPIES = 16  # moved copies of a batch that pass through the blocks at a time: more would leave the cache
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from creditaudit import paths
 
 HEAVY = 250_000  # bytes of SVG above which a picture of pixels is the smaller evil
-_NUMERIC = re.compile(r"(?:[-+−<>~≈\[\]().,\d\s×±–—%]|[eE](?=[-+−\d])|pp)*")
+_NUMERIC = re.compile(r"(?:×/÷|[-+−<>~≈\[\]().,\d\s×±–—%]|[eE](?=[-+−\d])|pp)*")
 
 
 def show_figure(fig: Figure, caption: str, alt: str, name: str | None = None, profile: str | None = None) -> None:

@@ -76,6 +76,10 @@ def audit(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: audit watches the modules of an nn.Module")
     x, y = _checked(x, y, frozen_accuracy)
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ValueError(
+            "the model was built under torch.inference_mode, so no gradient can be taken: build it outside"
+        )
     chosen = _checked_blocks(model, blocks) if blocks is not None else _outer_list(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -83,6 +87,7 @@ def audit(
         with torch.inference_mode(False), torch.enable_grad():
             parts = [_examine(model, chosen, *batch) for batch in zip(x.split(BATCH), y.split(BATCH), strict=True)]
     finally:
+        model.train(modes[model])  # for modules that do more than set a flag
         for module, mode in modes.items():
             module.training = mode
     h, g, hits = (torch.cat(part, -1) for part in zip(*parts, strict=True))
@@ -153,6 +158,8 @@ def _check_logits(logits: Tensor, y: Tensor) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(y):
         seen = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"the model must return logits [n, classes]; for {len(y)} pictures it returned {seen}")
+    if not logits.is_floating_point():
+        raise ValueError(f"the model returned {logits.dtype}: audit needs logits, not class numbers")
     if y.min() < 0 or y.max() >= logits.shape[1]:
         raise ValueError(f"labels run from {y.min()} to {y.max()}, but the model has {logits.shape[1]} outputs")
     rows, close = logits.detach().double(), max(1e-4, 4 * torch.finfo(logits.dtype).eps)

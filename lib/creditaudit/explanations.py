@@ -108,9 +108,10 @@ class Explanation(Strict):
 
     def told(self, evidence: Evidence) -> str:
         """The paragraph, its numbers read from the records, and the runs they come from."""
-        counts = {len(values) for name in self.entry.numbers if (values := self._values(name, evidence))}
-        alike = counts.pop() if len(counts) == 1 else None  # every number rests on as many seeds: said once
-        numbers = {name: self._number(name, evidence, alike) for name in self.entry.numbers}
+        values = {name: self._values(name, evidence) for name in self.entry.numbers}
+        counts = {len(sample or ()) for sample in values.values()}
+        alike = counts.pop() if len(counts) == 1 else 0  # every number rests on as many seeds: said once
+        numbers = {name: _number(self.entry.numbers[name], sample, alike) for name, sample in values.items()}
         off = self._untrue(evidence)
         doubt = f" **These runs do not bear this out: {'; '.join(off)}.**" if off else ""
         each = f" (n = {alike} seed{'s' * (alike > 1)} for each number)" if alike else ""
@@ -148,14 +149,14 @@ class Explanation(Strict):
         except Undecidable:
             return None
 
-    def _number(self, name: str, evidence: Evidence, alike: int | None) -> str:
-        """Mean and std over seeds (of norms a factor), and n where it is not that of all the others."""
-        quantity, values = self.entry.numbers[name], self._values(name, evidence)
-        if not values:
-            return "(not run)" if values is not None else "(undefined)"
-        mean = written(natural(np.mean(values), quantity), quantity)
-        spread = f" {scatter(np.std(values, ddof=1), quantity)}" if len(values) > 1 else ""
-        return f"{mean}{spread}" if len(values) == alike else f"{mean}{spread} (n={len(values)})"
+
+def _number(quantity: Number, values: list[float] | None, alike: int) -> str:
+    """Mean and std over seeds (of norms a factor), and n where it is not that of all the others."""
+    if not values:
+        return "(not run)" if values is not None else "(undefined)"
+    mean = written(natural(np.mean(values), quantity), quantity)
+    spread = f" {scatter(np.std(values, ddof=1), quantity)}" if len(values) > 1 else ""
+    return f"{mean}{spread}" if len(values) == alike else f"{mean}{spread} (n={len(values)})"
 
 
 def _by_kind(keys: Iterable[str]) -> str:

@@ -91,7 +91,8 @@ def sweep(rows: pd.DataFrame, methods: list[str]) -> Figure:
     for ax in grid.flat[4:]:
         ax.axhline(0, color=style.MUTED, linewidth=0.9, zorder=1)
     _fresh_band(grid.flat[4], rows, swept)
-    method_legend(fig, swept, lines=["bp", *(["frozen"] if len(rows[rows.k == 0]) else [])])
+    compared = ["bp"] if "bp" not in swept and len(at(rows, method="bp", penalty=0.0)) else []
+    method_legend(fig, swept, lines=[*compared, *(["frozen"] if len(rows[rows.k == 0]) else [])])
     return fig
 
 

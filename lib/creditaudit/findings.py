@@ -38,6 +38,15 @@ def shape(runs: Runs) -> str:
     return f"$d={spec.width}$, $L={spec.depth}$"
 
 
+def places(parts: Sequence[Runs]) -> list[str]:
+    """Their shapes; where two are alike, with the set's name, which never is."""
+    shapes = [shape(runs) for runs in parts]
+    return [
+        f"{name} (`{runs.set_name}`)" if shapes.count(name) > 1 else name
+        for name, runs in zip(shapes, parts, strict=True)
+    ]
+
+
 def undecided(runs: Runs) -> str:
     lacking = f"{len(runs.missing)} of {len(runs.specs)} runs {'is' if len(runs.missing) == 1 else 'are'} missing"
     return f"not yet decided: {lacking} (`{resume_command(runs.profile, runs.section, runs.set_name)}`)"

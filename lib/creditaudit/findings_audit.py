@@ -61,7 +61,7 @@ def _open(found: list[decisions.Pair]) -> str:
 def _so_far(said: list[decisions.Answer]) -> str:
     """What the seeds say that can be judged already."""
     known = [answer for answer in said if answer is not None]
-    return f" (accepted in {sum(known)} of the {len(known)} that have one)" if known else ""
+    return f" (so far accepted in {sum(known)} of the {len(known)} seeds that can be judged)" if known else ""
 
 
 def _case(method: str, own: pd.DataFrame) -> str:
@@ -87,13 +87,13 @@ def _other_bar(found: list[decisions.Pair], method: str) -> str:
     """A method with feedback matrices is held to a null measured with fresh ones: would the others' let it pass?"""
     own = [record for record, _ in found if record.spec.method == method and record.final.get("fresh_null")]
     bar = decisions.ABOVE_NULL * decisions.one_direction(found[0][0])
-    passing = sum((metrics.read("gamma", record) or 0.0) > bar for record in own)
-    if passing == len(own):
+    other = [decisions.learns(record) and (metrics.read("gamma", record) or 0.0) > bar for record in own]
+    if decisions.majority(other) == decisions.majority([decisions.learns_and_aligns(record) for record in own]):
         return ""
     return (
-        f" That its cosine looks like learning hangs on the null: it is held to that of fresh feedback matrices; by "
+        " That its cosine looks like learning hangs on the null: it is held to that of fresh feedback matrices; by "
         f"${decisions.ABOVE_NULL:g}/\\sqrt{{dL}} = {bar:.3f}$, the bar of methods without any, it would be accepted in "
-        f"{passing} of {len(own)} seeds."
+        f"{sum(other)} of {len(own)} seeds."
     )
 
 
@@ -254,10 +254,11 @@ def _conjugated(names: list[str], verb: str) -> str:
 def layers_caption(rows: pd.DataFrame, runs: Runs) -> str:
     if rows.empty:
         return NOTHING
-    last = runs.specs[0].depth - 1
-    deep = f"{_pointing(rows, runs)} (mean over blocks 1 to {last}: {named_means(rows, 'gamma_deep')})"
+    lead = "There is one block, and none behind it.**"
+    if last := runs.specs[0].depth - 1:
+        lead = f"{_pointing(rows, runs)}.** Over blocks 1 to {last} it is {named_means(rows, 'gamma_deep')}."
     return (
-        f"**{deep if last else 'There is one block, and none behind it'}.** Credit against the gradient at the "
+        f"**{lead} Credit against the gradient at the "
         "block's *input*; $\\rho$ and nudging in float64; a useful nudge is negative, on a log scale both ways "
         f"(means, {scatter_note(rows)}). Grey: ±2 std of credit that knows nothing, one random direction for all "
         "samples, $2/\\sqrt{d}$."
@@ -268,11 +269,26 @@ def _pointing(rows: pd.DataFrame, runs: Runs) -> str:
     """Whose credit points along the gradient behind the first block, beyond what ignorance scores there."""
     spec = runs.specs[0]
     bar = 2 * (spec.width * (spec.depth - 1)) ** -0.5  # 2 std of one random direction per block, over L - 1 blocks
-    means = {method: own.gamma_deep.astype(float).mean() for method, own in by_method(rows)}
-    along = listed([style.name(method) for method, mean in means.items() if mean > bar]) or "no method"
-    not_ = listed([style.name(method) for method, mean in means.items() if not mean > bar])
-    rest = f", that of {not_} not beyond ±{bar:.2f}, what credit that knows nothing scores" if not_ else ""
-    return f"Behind the first block the credit of {along} points along the gradient{rest}"
+    told = {
+        "along": "beyond {bar} for {names}",
+        "against": "below −{bar} for {names}",
+        "within": "within ±{bar}, as of credit that knows nothing, for {names}",
+        "split": "not the same in every seed for {names}",
+        "undefined": "undefined for {names}",
+    }
+    sides: dict[str, list[str]] = {}
+    for method, own in by_method(rows):
+        sides.setdefault(_side(own.gamma_deep.astype(float), bar), []).append(style.name(method))
+    clauses = [text.format(bar=digits(bar), names=listed(sides[side])) for side, text in told.items() if side in sides]
+    return f"Behind the first block the cosine is {'; '.join(clauses)}"
+
+
+def _side(cosines: pd.Series, bar: float) -> str:
+    """Of all seeds: along the gradient, against it, or within what credit that knows nothing scores."""
+    if cosines.isna().any():
+        return "undefined"
+    sides = {"along": cosines > bar, "against": cosines < -bar, "within": cosines.abs() <= bar}
+    return next((side for side, here in sides.items() if here.all()), "split")
 
 
 def conventions_caption() -> str:
@@ -287,15 +303,18 @@ def bars_caption(rows: pd.DataFrame) -> str:
     if rows.empty:
         return NOTHING
     shared, where = on_shared_seeds(rows)
-    ranked = [
-        ", ".join(map(style.name, summarise(shared, ["method"], column).sort_values("mean", ascending=False).method))
-        for column in ("accuracy", "gamma")
-    ]
+    ranked = [_ranked(shared, column) for column in ("accuracy", "gamma")]
     return (
-        f"**From the best{where}, by accuracy: {ranked[0]}; by cosine: {ranked[1]}.** Means, near ones within their "
-        f"scatter. Cosine, $\\rho$ and nudging are means over all blocks; "
-        f"dotted is chance (means, {scatter_note(rows)})."
+        f"**From the best{where}, by accuracy: {ranked[0]}; by cosine: {ranked[1]}.** Cosine, $\\rho$ and nudging are "
+        f"means over all blocks; dotted is chance (means, {scatter_note(rows)})."
     )
+
+
+def _ranked(rows: pd.DataFrame, column: str) -> str:
+    """Methods by their mean, the highest first; those that have none are named."""
+    order = list(summarise(rows, ["method"], column).sort_values("mean", ascending=False).method)
+    lost = [style.name(method) for method, _ in by_method(rows) if method not in order]
+    return ", ".join(map(style.name, order)) + (f" (undefined: {listed(lost)})" if lost else "")
 
 
 def side_readings(rows: pd.DataFrame, epochs: pd.DataFrame) -> str:

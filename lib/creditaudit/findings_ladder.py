@@ -11,7 +11,7 @@ import pandas as pd
 from creditaudit import style, tables, verdicts
 from creditaudit.collect import Runs
 from creditaudit.diagnosis import D3_GAIN
-from creditaudit.findings import ALPHA, listed, shape
+from creditaudit.findings import ALPHA, listed, places
 
 
 def rungs(runs: Runs) -> str:
@@ -101,9 +101,9 @@ def caption(*ladders: Runs) -> str:
 def _ties(found: Sequence[dict[str, tuple[int, list[int]]]], ladders: Sequence[Runs]) -> str:
     """Rungs within scatter of the best one."""
     told = []
-    for best, runs in zip(found, ladders, strict=True):
+    for best, place in zip(found, places(ladders), strict=True):
         tied = [f"{style.name(m)} {_ks(best[m][1])}" for m in style.in_order(best) if best[m][1]]
-        told += [f"{', '.join(tied)}{f' at {shape(runs)}' if len(ladders) > 1 else ''}"] if tied else []
+        told += [f"{', '.join(tied)}{f' at {place}' if len(ladders) > 1 else ''}"] if tied else []
     return f" Not told apart from the best: {'; '.join(told)}." if told else ""
 
 
@@ -113,7 +113,7 @@ def _bars(ladders: Sequence[Runs]) -> str:
     most = [int(count.max()) if len(count) else 0 for count in counts]
     if max(most) < 2:
         return "n = 1 seed, no error bars" if max(most) else "published values only"
-    each = [f"{n} at {shape(runs)}" for n, runs in zip(most, ladders, strict=True)]
+    each = [f"{n} at {place}" for n, place in zip(most, places(ladders), strict=True)]
     seeds = str(most[0]) if len(set(most)) == 1 else " and ".join(each)
     partial = ", fewer where marked" if any(count.min() < n for count, n in zip(counts, most, strict=True) if n) else ""
     return f"error bars: std over n = {seeds} seeds (ddof 1){partial}"
@@ -129,8 +129,8 @@ def _best_rungs(runs: Runs) -> dict[str, tuple[int, list[int]]]:
 def _where_best(method: str, found: Sequence[dict[str, tuple[int, list[int]]]], ladders: Sequence[Runs]) -> str:
     """One word if all ladders agree; else, or where a ladder is unfinished, each with its shape."""
     words = {
-        shape(runs): _in_words(best[method][0], runs.specs[0].depth)
-        for best, runs in zip(found, ladders, strict=True)
+        place: _in_words(best[method][0], runs.specs[0].depth)
+        for place, best, runs in zip(places(ladders), found, ladders, strict=True)
         if method in best
     }
     if len(set(words.values())) == 1 and len(words) == len(ladders):

@@ -65,8 +65,8 @@ def sweep_caption(rows: pd.DataFrame, method: str) -> str:
     against = f", {above} pp against its frozen network" if above else ""
     return (
         f"**{style.name(method)} is best on average at $\\lambda={best:g}$ with {means.max():.3f}{against}.** The last "
-        f"epoch over $\\lambda$ ({scatter_note(own)}; of norms in log10); lines: BP without the penalty, and each "
-        "method's own frozen network, same epochs."
+        f"epoch over $\\lambda$ ({scatter_note(own)}; of norms in log10); lines: BP without the penalty (of its "
+        "accuracy the number), and each method's own frozen network, same epochs."
     )
 
 
@@ -87,16 +87,19 @@ def direction(rows: pd.DataFrame, method: str, rescue: float) -> str:
     with_, without, frozen = (
         at(rows, method=method, **fields) for fields in ({"penalty": rescue}, {"penalty": 0.0}, {"k": 0})
     )
-    cosine, null, gain = spread(with_, "gamma_deep"), spread(with_, "fresh_null"), paired(with_, frozen).gain.dropna()
-    if cosine is None or without.empty or gain.empty:
-        return f"Whether direction comes back cannot be told yet: {style.name(method)} lacks runs."
-    beside = f", with feedback matrices never trained against {null}" if null else ""
+    gain = paired(with_, frozen).gain.dropna().tolist()
+    if without.empty or not gain:
+        return f"Whether direction comes back cannot be told: runs of {style.name(method)} are missing."
+    before, after, null = (
+        spread(own, column) or "undefined"
+        for own, column in ((without, "gamma_deep"), (with_, "gamma_deep"), (with_, "fresh_null"))
+    )
     exact = spread(at(rows, method="bp", penalty=rescue), "gamma_deep")
-    best = f"; BP has {exact}" if exact else ""
     return (
-        f"Direction: {style.name(method)}'s deep cosine is {spread(without, 'gamma_deep')} without the penalty and "
-        f"{cosine} with $\\lambda={rescue:g}${beside}{best}. In accuracy, training such blocks {helps(gain.tolist())} "
-        f"{style.name(method)} ({bracketed(gain.tolist())}; {sample_note(with_)})."
+        f"Direction: {style.name(method)}'s deep cosine is {before} without the penalty and {after} with "
+        f"$\\lambda={rescue:g}$ ({sample_note(with_)}); with feedback matrices never trained against it is {null}, "
+        f"for BP {exact or 'undefined'}. In accuracy, training such blocks {helps(gain)} {style.name(method)} "
+        f"({bracketed(gain)}, n = {len(gain)})."
     )
 
 
@@ -185,7 +188,7 @@ def fragile_rho(rows: pd.DataFrame) -> str:
     off = at(rows)[lambda own: (own.rho_deep - own.rho_scaled_deep).abs() > RHO_DIFFERS]
     if off.empty:
         return f"No run's deep $\\rho$ changes by more than {RHO_DIFFERS:g} when the step grows with the state."
-    ratio = RHO_RELATIVE_EPS * off.h_last.astype(float) / RHO_EPS
+    ratio = RHO_RELATIVE_EPS * off.h_deep / RHO_EPS
     alike = (ratio > 0.1) & (ratio < 10)
     told = [
         (off[~alike], "the steps differ by more than tenfold, and the study's is the wrong size for the state"),

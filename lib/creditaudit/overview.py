@@ -32,6 +32,7 @@ CAUSES: dict[Cause, str] = {
     "undefined": "a number is undefined in a run",
 }
 WIDE = 0.05  # a margin of accuracy, beyond which a verdict says little
+WAITED = 1.1  # wall time over core time, from which on a run is said to have waited for its core
 WORKERS = 2  # cores of the kind of machine this is meant for
 
 
@@ -224,9 +225,10 @@ def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
     time = _hours(list(missing), Store(paths.profile_dir(profile)).all())
     return (
         f"**Unfinished: {len(asked) - len(missing)} of {len(asked)} runs are there** ({', '.join(states)}; sections "
-        f"share runs). Not yet trained, {time}: {collect.kinds(missing)}. A claim about trained networks is decided "
-        "once as many seeds are there as it was published with, and at least two; until then it is inconclusive and "
-        f"says what is missing. `make reproduce PROFILE={profile}` trains the rest and renders everything anew."
+        f"share runs). Not yet trained, {time}: {collect.kinds(missing)}. A published number or effect is decided "
+        "once as many seeds are there as it was published with, and at least two; a shape as soon as its runs allow, "
+        f"with the published scatter in place of missing seeds. `make reproduce PROFILE={profile}` trains the rest and "
+        "renders everything anew."
     )
 
 
@@ -251,12 +253,13 @@ def cost(profile: str, ladder_sets: dict[str, Runs]) -> str:
         return "No run of the ladder has finished yet, so there is no cost to report."
     made = list(runs.values())
     core, wall = (_sum(made, name) for name in ("cpu_seconds", "wall_seconds"))
+    busy = "; these did other work too, and with waiting for them" if wall > WAITED * core else ";"
     return (
         f"The ladder's {len(made)} of {len(asked)} runs took {core:.3g} core-hours of training and diagnostics on "
-        f"{_cpus(made)}: {core / WORKERS:.3g} hours for each of {WORKERS} cores. These did other work too, so that "
-        f"with waiting for them wall times add up to {wall:.3g} hours, {wall / WORKERS:.3g} for each of {WORKERS} "
-        f"workers. The study reports {STUDY_LADDER} for its 72. All {len(records)} records of this profile together "
-        f"took {collect.core_hours(records)}, and {_sum(records, 'wall_seconds'):.3g} hours of wall time."
+        f"{_cpus(made)}: {core / WORKERS:.3g} hours for each of {WORKERS} cores{busy} wall times add up to "
+        f"{wall:.3g} hours, {wall / WORKERS:.3g} for each of {WORKERS} workers. The study reports {STUDY_LADDER} for "
+        f"its 72. All {len(records)} records of this profile together took {collect.core_hours(records)}, and "
+        f"{_sum(records, 'wall_seconds'):.3g} hours of wall time."
         f"{verified.told(profile, records, asked, WORKERS)}{_to_come(profile, records)}"
     )
 

@@ -29,9 +29,16 @@ class Stream:
         self.others = [m for m in model.modules() if m not in within and not list(m.children())]
 
     def __enter__(self) -> "Stream":
-        self.hooks = [block.register_forward_pre_hook(self._enter, with_kwargs=True) for block in self.blocks]
-        self.hooks += [block.register_forward_hook(self._leave) for block in self.blocks]
-        self.hooks += [m.register_forward_pre_hook(self._follow, with_kwargs=True) for m in self.others]
+        self.hooks = []
+        try:
+            for block in self.blocks:
+                self.hooks.append(block.register_forward_pre_hook(self._enter, with_kwargs=True))
+                self.hooks.append(block.register_forward_hook(self._leave))
+            for module in self.others:
+                self.hooks.append(module.register_forward_pre_hook(self._follow, with_kwargs=True))
+        except RuntimeError as error:
+            self.__exit__()
+            raise ValueError(f"a module cannot be watched ({error}): audit the model before it is scripted") from error
         return self
 
     def __exit__(self, *_: object) -> None:

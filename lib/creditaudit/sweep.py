@@ -75,6 +75,7 @@ def train_all(specs: Sequence[RunSpec], store: Store, jobs: int | None = None, d
         return 0
     with locked(store.folder, busy=f"waiting: another process trains into {paths.shown(store.folder)} on these cores"):
         missing = store.missing(specs)  # again: whoever was waited for may have trained them
+        train.sweep_scratch(store)
         if missing and device != "cpu":
             _train_stacked(missing, store, device)
         elif missing:

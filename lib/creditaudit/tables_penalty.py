@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from creditaudit import style
@@ -31,7 +32,13 @@ def per_run(runs: Runs) -> pd.DataFrame:
         rho_scaled_deep="rho_scaled_deep",
         fresh_null="fresh_null",
     )
-    return frame.assign(fresh_std=pd.Series(draws, dtype=float))
+    deep = [_geometric_mean(record.final["h_norm"][1:-1]) for record in runs.records]
+    return frame.assign(fresh_std=pd.Series(draws, dtype=float), h_deep=pd.Series(deep, dtype=float))
+
+
+def _geometric_mean(norms: list[float | None]) -> float | None:
+    """Of the states that deep rho moves; None where one overflowed, or there are none."""
+    return None if not norms or None in norms else float(np.exp(np.mean(np.log(norms))))
 
 
 def trajectories(runs: Runs, seed: int) -> pd.DataFrame:

@@ -51,13 +51,24 @@ def run_stack(
 ) -> list[Record]:
     """Train runs that differ only in seed and lambda as one stack (on a CPU a stack of one is fastest)."""
     with training_mode():
-        training = Training(specs, store.folder.parent / "checkpoints" / f"{specs[0].key}-{len(specs)}.pt", device)
+        training = Training(specs, _checkpoints(store) / f"{specs[0].key}-{len(specs)}.pt", device)
         training.complete(progress or (lambda *_: None))
         records = training.records()
     for record in records:
         store.save(record)
     training.checkpoint_path.unlink(missing_ok=True)
     return records
+
+
+def _checkpoints(store: Store) -> Path:
+    return store.folder.parent / "checkpoints"
+
+
+def sweep_scratch(store: Store) -> None:
+    """Remove the half checkpoints of workers that were killed while they wrote; call it when none is at work."""
+    for path in _checkpoints(store).glob("*"):
+        if path.suffix != ".pt":
+            path.unlink(missing_ok=True)
 
 
 class Training:
