@@ -13,6 +13,8 @@ from creditaudit.collect import Runs
 from creditaudit.diagnosis import D3_GAIN
 from creditaudit.findings import ALPHA, listed, places
 
+Best = dict[str, tuple[int, list[int]]]  # method -> its best rung, and those that cannot be told from it
+
 
 def rungs(runs: Runs) -> str:
     """A few sentences per method: from the frozen to the full network, the steps between, the best rung."""
@@ -98,7 +100,7 @@ def caption(*ladders: Runs) -> str:
     return f"{head} {drawn}{_ties(found, ladders)}"
 
 
-def _ties(found: Sequence[dict[str, tuple[int, list[int]]]], ladders: Sequence[Runs]) -> str:
+def _ties(found: Sequence[Best], ladders: Sequence[Runs]) -> str:
     """Rungs within scatter of the best one."""
     told = []
     for best, place in zip(found, places(ladders), strict=True):
@@ -119,14 +121,14 @@ def _bars(ladders: Sequence[Runs]) -> str:
     return f"error bars: std over n = {seeds} seeds (ddof 1){partial}"
 
 
-def _best_rungs(runs: Runs) -> dict[str, tuple[int, list[int]]]:
+def _best_rungs(runs: Runs) -> Best:
     """method -> its best rung and those that tie with it, where some seed has every rung."""
     curves = {method: tables.comparable(own) for method, own in runs.frame().groupby("method")}
     whole = {m: _by_seed(own) for m, own in curves.items() if own.k.nunique() == runs.specs[0].depth + 1}
     return {method: _best(ladder) for method, ladder in whole.items()}
 
 
-def _where_best(method: str, found: Sequence[dict[str, tuple[int, list[int]]]], ladders: Sequence[Runs]) -> str:
+def _where_best(method: str, found: Sequence[Best], ladders: Sequence[Runs]) -> str:
     """One word if all ladders agree; else, or where a ladder is unfinished, each with its shape."""
     words = {
         place: _in_words(best[method][0], runs.specs[0].depth)
