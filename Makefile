@@ -53,7 +53,7 @@ test: setup  ## lint and test, offline
 lab: setup  ## open copies of the notebooks in JupyterLab, to play with
 	@mkdir -p $(PLAY) && for one in notebooks/*.ipynb; do [ -e $(PLAY)/$${one##*/} ] || cp $$one $(PLAY)/; done
 	@echo "copies of the notebooks are in $(PLAY): delete one and make lab again to start afresh"
-	@$(PY) -m jupyter lab $(PLAY)
+	@$(PY) -m jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(PLAY)
 
 bench: setup data  ## measure the training step against the usual loops
 	@$(RUN) bench
