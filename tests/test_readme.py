@@ -52,6 +52,6 @@ def test_core_hours_of_two_kinds_of_cpu_are_not_added(tmp_path, monkeypatch):
         spent = {"cpu": cpu, "cpu_seconds": 7200.0}
         Store(tmp_path / "paper").save(replace(record, provenance=record.provenance | spent))
         said = overview.cost("paper", overview.ladders("paper"))
-        apart = "together: core-hours: 4 on Fast CPU (AVX512), 2 on Slow CPU (AVX2)."
+        apart = "together took 4 core-hours on Fast CPU (AVX512) and 2 core-hours on Slow CPU (AVX2), and"
         assert (apart in said) == (spec == specs[-1])
     assert re.search(r"177 runs are still to be trained, about [\d.e+]+ core-hours of Fast CPU \(AVX512\)\.", said)
