@@ -201,17 +201,23 @@ def test_margins_that_allow_much_are_listed_whatever_their_verdict(tmp_path, mon
 
 
 def test_a_short_profile_says_what_it_cannot_show():
-    assert "proves nothing" in overview.reach("smoke", [CASES["one seed"]])
-    short = overview.reach("quick", [CASES["one seed"]])
+    assert "proves nothing" in overview.reach("smoke", [CASES["one seed"]], [])
+    short = overview.reach("quick", [CASES["one seed"]], [])
     assert "1 seed" in short and "DFA still passes D1 and D2" in short
 
 
 def test_a_profile_is_unfinished_until_every_section_is():
     done, half = CASES["three seeds"], CASES["rungs missing"]
-    assert "every claim can be tested" in overview.reach("paper", [done])
-    text = overview.reach("paper", [done, half])
+    assert "every claim can be tested" in overview.reach("paper", [done], [])
+    text = overview.reach("paper", [done, half], [])
     assert text.startswith(f"**Unfinished: {len(half.records)} of {len(half.specs)} runs")
     assert f"{len(done.specs)} of {len(done.specs)}, " in text and "make reproduce PROFILE=paper" in text
+
+
+def test_an_unfinished_profile_says_how_many_claims_wait_for_its_runs(tmp_path):
+    half, none_yet = CASES["rungs missing"], claims.check(claims.load_claims(), Store(tmp_path), "paper")
+    assert "No claim waits for them. `make" in overview.reach("paper", [half], [])
+    assert " claims wait for runs: a published number" in overview.reach("paper", [half], none_yet)
 
 
 def test_a_contradiction_is_told_with_its_explanation(monkeypatch):

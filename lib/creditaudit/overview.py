@@ -192,8 +192,8 @@ def _told(profile: str, results: Sequence[Result], unknown: str, before: Sequenc
     return "\n\n".join("\n".join(lines) + (f"\n\n{why}" if why else "") for why, lines in told.items())
 
 
-def reach(profile: str, parts: Sequence[Runs]) -> str:
-    """What this profile can and cannot show; `parts` are its sections, a ladder first."""
+def reach(profile: str, parts: Sequence[Runs], results: Sequence[Result]) -> str:
+    """What this profile can and cannot show; `parts` are its sections, a ladder first, `results` its verdicts."""
     ladder = parts[0]
     seeds, epochs = len({spec.seed for spec in ladder.specs}), ladder.specs[0].epochs
     if profile == "smoke":
@@ -202,7 +202,7 @@ def reach(profile: str, parts: Sequence[Runs]) -> str:
             "machinery runs; every claim about trained networks is therefore inconclusive."
         )
     if any(runs.missing for runs in parts):
-        return _unfinished(profile, parts)
+        return _unfinished(profile, parts, results)
     if profile == "paper":
         return (
             f"These are the study's own shapes, {seeds} seeds and {epochs} epochs (fewer for the penalty): every "
@@ -216,7 +216,7 @@ def reach(profile: str, parts: Sequence[Runs]) -> str:
     )
 
 
-def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
+def _unfinished(profile: str, parts: Sequence[Runs], results: Sequence[Result]) -> str:
     asked = {spec for runs in parts for spec in runs.specs}
     missing = {spec for runs in parts for spec in runs.missing}
     states = [
@@ -225,10 +225,20 @@ def _unfinished(profile: str, parts: Sequence[Runs]) -> str:
     time = _hours(list(missing), Store(paths.profile_dir(profile)).all())
     return (
         f"**Unfinished: {len(asked) - len(missing)} of {len(asked)} runs are there** ({', '.join(states)}; sections "
-        f"share runs). Not yet trained, {time}: {collect.kinds(missing)}. A published number or effect is decided "
-        "once as many seeds are there as it was published with, and at least two; a shape as soon as its runs allow, "
-        f"with the published scatter in place of missing seeds. `make reproduce PROFILE={profile}` trains the rest and "
-        "renders everything anew."
+        f"share runs). Not yet trained, {time}: {collect.kinds(missing)}. {_waiting(results)} "
+        f"`make reproduce PROFILE={profile}` trains the rest and renders everything anew."
+    )
+
+
+def _waiting(results: Sequence[Result]) -> str:
+    """How many claims have no verdict for want of runs, and when they will get one."""
+    waiting = sum(result.because is not None and result.because.cause == "missing runs" for result in results)
+    if not waiting:
+        return "No claim waits for them."
+    return (
+        f"{counted(waiting, 'claim waits', 'claims wait')} for runs: a published number or effect is decided once as "
+        "many seeds are there as it was published with, and at least two; a shape as soon as its runs allow, with the "
+        "published scatter in place of missing seeds."
     )
 
 
