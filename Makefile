@@ -4,35 +4,49 @@ PROFILE ?= quick
 VENV := .venv
 PY := $(VENV)/bin/python
 RUN := $(PY) -m creditaudit
-PLAY := outputs/interactive/notebooks
 export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))# a copied folder runs its own code
 ONLY := $(if $(SECTION),--section "$(SECTION)") $(if $(SET),--set "$(SET)")
 WHAT := --profile "$(PROFILE)" $(ONLY)
 STRICTLY := $(if $(filter-out 0 no false,$(STRICT)),--strict)
-HOW := $(if $(JOBS),--jobs "$(JOBS)") $(if $(DEVICE),--device "$(DEVICE)")
+HOW := $(if $(JOBS),--jobs "$(JOBS)") $(if $(DEVICE),--device "$(DEVICE)") $(if $(EXECUTOR),--executor "$(EXECUTOR)")
+READY := setup $(if $(EXECUTOR),cluster)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce train notebooks appendix claims verify-paper test lab bench clean
+.PHONY: help setup cluster browser data reproduce train collect notebooks appendix claims certificate verify-paper test lab bench faults clean
 
 help:  ## show this list
 	@echo "usage: make <target> [VARIABLE=value ...]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: PROFILE=quick|paper|smoke  SECTION=depth_ladder  SET=d256_L4  JOBS=2  DEVICE=cuda  STRICT=1  N=3"
+	@echo "variables: PROFILE=quick|paper|smoke  SECTION=depth_ladder  SET=d256_L4  JOBS=2  DEVICE=cuda  STRICT=1  N=3  K=certificate"
+	@echo "           EXECUTOR=dask|dask://HOST:PORT  SHARD=3/8  FOLDER=records/of/another/machine"
 
 setup: $(VENV)/.complete  ## make the Python environment (.venv) from requirements.lock
 
 $(VENV)/.complete: requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh $(VENV)
 
+cluster: $(VENV)/.cluster  ## add what a Dask cluster needs (requirements-cluster.lock)
+
+$(VENV)/.cluster: $(VENV)/.complete requirements-cluster.lock
+	@bash tools/setup.sh $(VENV) cluster
+
+browser: $(VENV)/.browser  ## add what the tests in a real browser need (requirements-browser.lock)
+
+$(VENV)/.browser: $(VENV)/.complete requirements-browser.lock
+	@bash tools/setup.sh $(VENV) browser
+
 data: setup  ## fetch CIFAR-10 into data/ and verify it
 	@$(RUN) data
 
-reproduce: setup  ## train, run the notebooks, check the claims, render the appendix
+reproduce: $(READY)  ## train, run the notebooks, check the claims, render the appendix
 	@$(RUN) reproduce $(WHAT) $(HOW) $(STRICTLY)
 
-train: setup  ## only the training runs; finished ones are kept
-	@$(RUN) train $(WHAT) $(HOW)
+train: $(READY)  ## only the training runs; finished ones are kept
+	@$(RUN) train $(WHAT) $(HOW) $(if $(SHARD),--shard "$(SHARD)")
+
+collect: setup  ## take the records that another machine made (FOLDER=)
+	@$(RUN) collect "$(FOLDER)" --profile "$(PROFILE)"
 
 notebooks: setup  ## only run the notebooks over their parameter sets
 	@$(RUN) notebooks $(WHAT)
@@ -40,24 +54,30 @@ notebooks: setup  ## only run the notebooks over their parameter sets
 appendix: setup  ## only render the appendix (PROFILE=paper needs no training)
 	@$(RUN) appendix --profile "$(PROFILE)"
 
-claims: setup  ## print every verdict (of PROFILE; STRICT=1: fail on an unexplained contradiction)
+claims: setup  ## print every verdict (of PROFILE; STRICT=1: fail on a contradicted claim that no finding explains)
 	@$(RUN) claims --profile "$(PROFILE)" $(STRICTLY)
+
+certificate: setup  ## compare the runs trained here with the committed ones once more (KEY=<run>: number by number)
+	@$(RUN) certificate --profile "$(PROFILE)" $(if $(KEY),--run "$(KEY)")
 
 verify-paper: setup data  ## retrain N committed runs of the paper profile and compare
 	@$(RUN) verify-paper $(ONLY) $(if $(N),-n "$(N)") $(if $(JOBS),--jobs "$(JOBS)")
 
-test: setup  ## lint and test, offline
+test: setup cluster  ## lint and test, offline (K=certificate: only the tests of that name)
+	@$(MAKE) --no-print-directory browser || echo "without it the tests in a browser are skipped"
 	@$(PY) -m ruff check .
-	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest
+	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest $(if $(K),-k "$(K)",-n auto --dist loadfile)
 
-lab: setup  ## open copies of the notebooks in JupyterLab, to play with
-	@mkdir -p $(PLAY) && for one in notebooks/*.ipynb; do [ -e $(PLAY)/$${one##*/} ] || cp $$one $(PLAY)/; done
-	@echo "copies of the notebooks are in $(PLAY): delete one and make lab again to start afresh"
-	@$(PY) -m jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(PLAY)
+lab: setup  ## open copies of the notebooks in JupyterLab, to play with (SECTION= SET= PROFILE=: that one's values)
+	@$(RUN) lab $(ONLY) $(if $(filter file,$(origin PROFILE)),,--profile "$(PROFILE)")
 
 bench: setup data  ## measure the training step against the usual loops
-	@$(RUN) bench
+	@$(PY) -m benchmarks.bench
 
-clean:  ## remove caches and all outputs but the paper records and the bench; keep data and .venv
-	@rm -rf outputs/quick outputs/smoke outputs/interactive .pytest_cache .ruff_cache .hypothesis
+faults: setup cluster data  ## kill, cut and damage running campaigns, and tell what was lost
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.faults
+
+clean:  ## remove caches and all outputs but committed records and the bench; keep data and .venv
+	@find outputs/quick -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} + 2>/dev/null || true
+	@rm -rf outputs/smoke outputs/interactive outputs/worker .pytest_cache .ruff_cache .hypothesis
 	@find lib tests notebooks -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

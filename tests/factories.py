@@ -5,8 +5,8 @@ No two lists are alike, so that what reads the wrong one shows (layers and epoch
 
 from typing import Any
 
-from creditaudit.records import Record
-from creditaudit.spec import RunSpec
+from creditaudit.engine.spec import RunSpec
+from creditaudit.runs.records import Record
 
 
 def make_record(
@@ -66,3 +66,9 @@ def as_record(**fields: Any) -> Record:
     """The same as a `Record`."""
     body = make_record(**fields)
     return Record(RunSpec(**body["spec"]), body["epochs"], body["final"], body["provenance"])
+
+
+def identity_row(**changes: Any) -> dict[str, Any]:
+    """One seed's identity check of a network of four blocks."""
+    row = {"block_ratio": [0.1] * 4, "deviation": 0.2, "cosine": 0.98}
+    return row | {"deviation_by_depth": [0.1] * 5, "cosine_by_depth": [0.9] * 5} | changes

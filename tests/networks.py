@@ -2,9 +2,9 @@
 
 import torch
 
-from creditaudit import model
-from creditaudit.engine import Stack, initialised
-from creditaudit.spec import RunSpec
+from creditaudit.engine import model
+from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.step import Stack, initialised
 
 
 def batch(seed: int, size: int = 16, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:

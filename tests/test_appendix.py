@@ -1,5 +1,7 @@
 """The appendix: numbered, captioned, self-contained, the same bytes every time; else refused."""
 
+import base64
+import hashlib
 import re
 
 import matplotlib.pyplot as plt
@@ -9,9 +11,12 @@ import pytest
 import typst
 from bs4 import BeautifulSoup
 
-from creditaudit import appendix, appendix_html, appendix_pdf, chapters, display, mathsvg, notebooks
-from creditaudit.chapters import AppendixError
+from creditaudit.bind import appendix, chapters, html, mathsvg, notebooks, pdf
+from creditaudit.bind.chapters import AppendixError
+from creditaudit.bind.links import Links
+from creditaudit.show import display
 from tests import sample_project
+from tests.hostile import HOSTILE, spread
 
 SETS = ("d256_L4", "d512_L2")
 
@@ -52,14 +57,14 @@ def damaged(project):
 
 
 def test_nothing_is_loaded_from_outside(rendered):
-    html = rendered[0].read_text()
-    assert appendix_html.external_loads(html) == []
-    assert not re.search(r"<script|cdn|mathjax|require\.js|mermaid", html, re.IGNORECASE)
-    assert len(html) < appendix_html.LIMIT
+    page = rendered[0].read_text().replace(f"<script>{html.script()}</script>", "", 1)
+    assert html.external_loads(page) == []
+    assert not re.search(r"<script|cdn|mathjax|require\.js|mermaid", page, re.IGNORECASE)
+    assert len(page) < html.LIMIT
 
 
 @pytest.mark.parametrize(
-    "html",
+    "page",
     [
         '<img src="https://a.b/c.png">',
         '<link rel="stylesheet" href="x.css">',
@@ -70,12 +75,12 @@ def test_nothing_is_loaded_from_outside(rendered):
         '<svg><image xlink:href="a.png"/></svg>',
     ],
 )
-def test_loads_are_found(html):
-    assert appendix_html.external_loads(html)
+def test_loads_are_found(page):
+    assert html.external_loads(page)
 
 
 def test_links_are_no_loads():
-    assert appendix_html.external_loads('<a href="https://a.b">x</a><img src="data:image/png;base64,">') == []
+    assert html.external_loads('<a href="https://a.b">x</a><img src="data:image/png;base64,">') == []
 
 
 def test_title_page_contents_and_numbers(page):
@@ -85,7 +90,10 @@ def test_title_page_contents_and_numbers(page):
         "1 contradicted",
         "2 inconclusive",
     ]
-    assert len(page.select(".toc li")) == len(page.select("section.chapter")) == 2
+    assert len(page.select(".toc > ol > li")) == len(page.select("section.chapter")) == 2
+    assert [item.text for item in page.select(".toc li li")] == [
+        re.sub(r"^\S+ |\s*#$", "", heading.text) for heading in page.select("h3")
+    ]
     assert [item.text.split(".")[0] for item in page.select("figcaption")] == [
         "Table 1",
         "Figure 1",
@@ -132,6 +140,55 @@ def test_pdf_is_accessible(rendered):
         typst.compile(b'#set document(title: "x")\n= x\n$a$', pdf_standards=["ua-1"])
 
 
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_stands_in_a_record_or_a_name_is_text_on_the_page(project, damaged, text):
+    """Read as a browser's parser reads it; the page has no tag or attribute that the templates have not."""
+    damaged(spread(text))
+    made = chapters.chapters([("sample", SETS[0])], "smoke")
+    made[0].set_name = text
+    front = {"title": text, "subtitle": text, "study": text, "headline": text, "profile": text, "verdicts": None}
+    shown = html.render_html(made, Links(made, "smoke", project), references=[text], **front)
+    shown = shown.replace(f"<script>{html.script()}</script>", "", 1)
+    assert html.active_content(shown) == [] == html.external_loads(shown)
+    page = BeautifulSoup(shown, "html.parser")
+    tags = page.find_all(True)
+    assert not {"script", "iframe", "form", "input", "base"} & {tag.name for tag in tags}
+    assert not [name for tag in tags for name in tag.attrs if name.startswith("on")]
+    assert [meta for meta in page.select("meta[http-equiv]") if meta["http-equiv"] != "Content-Security-Policy"] == []
+    schemes = {link["href"].partition(":")[0] for link in page.select("a[href]") if ":" in link["href"]}
+    assert schemes <= {"https"}
+    assert page.h1.text == " ".join(text.split(" ")) and "49" not in page.h1.text
+    assert len(page.select("figure img")) == 1
+
+
+def test_the_page_forbids_the_browser_everything_but_to_show(page):
+    policy = page.select_one('meta[http-equiv="Content-Security-Policy"]')["content"]
+    (ours,) = page.select("script")
+    digest = base64.b64encode(hashlib.sha256(ours.string.encode()).digest()).decode()
+    assert "default-src 'none'" in policy and re.findall(r"script-src ([^;]*)", policy) == [f"'sha256-{digest}'"]
+    assert not ours.attrs and ours.string == html.script()
+    assert page.head.find(["style", "link", "script"]).find_previous("meta", attrs={"http-equiv": True})
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<p onclick=x>", "<a href='javascript:x'>", "<a href=' java\tscript:x'>", "<form>", "<base href=x>",
+        "<meta http-equiv=Refresh content=0>", "<svg><a xlink:href='javascript:x'>", "<a href='vbscript:x'>",
+    ],
+)  # fmt: skip
+def test_what_could_act_is_found(tag):
+    assert html.active_content(tag)
+
+
+@pytest.mark.parametrize(
+    "text", ["[x](javascript:alert(1))", "`#panic()`{=typst}", "<script>alert(1)</script>", "#panic()"]
+)
+def test_the_pdf_has_no_link_that_runs_and_no_typst_of_others(text):
+    body = pdf._typst(f"# Title\n\n{text}")
+    assert "#link" not in body and "\n#panic" not in body
+
+
 @pytest.mark.parametrize("need", ["alt", "caption"])
 def test_figure_must_say_what_it_is(damaged, need):
     def forget(cells):
@@ -168,7 +225,7 @@ def test_formula_sits_on_the_baseline():
     assert 'style="vertical-align:-0.0' in mathsvg.inline("k")
     assert 'style="vertical-align:-0.' in mathsvg.inline("g_l")
     assert "currentColor" in mathsvg.inline(r"\frac{1}{2}") and "black" not in mathsvg.inline(r"\frac{1}{2}")
-    assert "id=" not in mathsvg.block(r"\begin{aligned} a &= b \\ c &= d \end{aligned}")
+    assert " id=" not in mathsvg.block(r"\begin{aligned} a &= b \\ c &= d \end{aligned}")
 
 
 def test_figure_bytes_are_stable_and_heavy_ones_become_pixels(monkeypatch):
@@ -197,9 +254,27 @@ def test_table_as_markdown():
     ]
 
 
+def test_rounded_numbers_of_a_column_have_the_same_digits():
+    frame = pd.DataFrame({"rounded": [19.3, 22.0, -6.0], "mixed": [1e-7, 2.5, 3.0], "whole": [1.0, 2.0, 3.0]})
+    rows = [row.strip("| ").split(" | ") for row in display.as_markdown(frame).splitlines()[2:]]
+    assert rows == [["19.3", "1e-07", "1"], ["22.0", "2.5", "2"], ["-6.0", "3.0", "3"]]
+
+
+def test_a_power_of_ten_is_written_one_way_and_no_number_is_broken():
+    assert (
+        chapters.unbroken("1e-07, 2e+08, 3e5, 1e-10, `1e-07`").replace("\u2060", "") == "1e-7, 2e8, 3e5, 1e-10, `1e-07`"
+    )
+    assert " " not in chapters.unbroken("-6.0 ± 1.0 pp") and " " not in chapters.unbroken("56.5 %")
+
+
+def test_columns_are_chosen_by_name_also_where_the_name_may_not_break():
+    table = chapters.unbroken("| a | 90 % interval |\n|---|---|\n| x | y |")
+    assert chapters.only_columns(table, ["90 % interval"]).splitlines()[2] == "| y |"
+
+
 def test_a_table_of_the_pdf_is_fitted_to_the_page_by_the_template_not_by_pandoc():
     frame = pd.DataFrame({"short": ["a"], "prose": ["many words " * 40]})
-    body = appendix_pdf._typst(f"# Title\n\nD3's lead-in.\n\n{display.as_markdown(frame)}\n\n: Caption")
+    body = pdf._typst(f"# Title\n\nD3's lead-in.\n\n{display.as_markdown(frame)}\n\n: Caption")
     assert "#fitted(" in body and "#table(" not in body
     assert "columns: 2" in body and "%" not in body
     assert "#block(sticky: true)[" in body and "D3’s" in body

@@ -2,7 +2,7 @@
 
 import pytest
 
-from creditaudit import bench, race
+from benchmarks import bench, race
 
 
 def measured(**ms: float):

@@ -2,19 +2,28 @@
 
 import hashlib
 import json
+import re
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
+import nbformat
 import numpy as np
 import pytest
 import yaml
 
-from creditaudit import claims, paths, records
-from creditaudit.claimspec import ClaimsError, depth_of, load_claims, quantities, statements
-from creditaudit.explanations import load_explanations
-from creditaudit.metrics import METRICS, read, verdict
-from creditaudit.records import Store
-from creditaudit.spec import RECIPE
-from tests.factories import as_record
+from creditaudit import paths, pipeline
+from creditaudit.bind import notebooks
+from creditaudit.engine.spec import RECIPE, RunSpec
+from creditaudit.runs import records
+from creditaudit.runs.records import Store
+from creditaudit.study import claims
+from creditaudit.study.claimspec import ClaimsError, depth_of, load_claims, quantities, statements
+from creditaudit.study.collect import Runs
+from creditaudit.study.evidence import Evidence
+from creditaudit.study.metrics import METRICS, read, verdict
+from tests.factories import as_record, identity_row
 
 SEEDS = (42, 123, 456)
 
@@ -63,10 +72,10 @@ def test_every_set_has_its_parameters(published):
 
 
 def test_every_metric_is_used(published):
-    used = {quantity.metric for claim in published for quantity in quantities(claim)}
-    for why in load_explanations(published).values():
-        used |= {number.metric for number in why.entry.numbers.values()}
-    assert used | {"rho_scaled_deep"} == set(METRICS)  # that one stands in the penalty's table alone
+    asked = [*published, *load_claims(claims.PREDICTIONS)]
+    used = {quantity.metric for claim in asked for quantity in quantities(claim)}
+    pages = "".join(path.read_text() for path in paths.NOTEBOOKS.glob("*.ipynb"))
+    assert [name for name in METRICS if name not in used and not re.search(rf"\b{name}\b", pages)] == []
 
 
 HEAD = {
@@ -129,7 +138,7 @@ def test_a_wrong_claim_is_refused_by_name(tmp_path, change, message):
 
 def test_wrong_files_are_refused(tmp_path):
     with pytest.raises(ClaimsError, match="used twice"):
-        loaded(tmp_path, CELL, CELL)
+        loaded(tmp_path, CELL, deepcopy(CELL))
     with pytest.raises(ClaimsError, match="did you mean 'depth_ladder/d256_L4'"):
         loaded(tmp_path, CELL, place="depth_ladder/d265_L4")
 
@@ -142,7 +151,7 @@ def judge(tmp_path: Path, entry: dict, runs: list[dict], profile: str = "paper")
     for fields in runs:
         store.save(as_record(**fields))
     place = "identity_check/d256_L4" if entry["kind"] == "exact" else "depth_ladder/d256_L4"
-    (result,) = claims.check(loaded(tmp_path, entry, place=place), store, profile)
+    (result,) = claims.check(loaded(tmp_path, entry, place=place), Evidence(store, profile))
     return result
 
 
@@ -198,7 +207,7 @@ def test_exact_verdicts(tmp_path):
     def write(row: dict, recipe: int = RECIPE) -> None:
         records.write_checked(path, {"recipe": recipe, "shapes": {"d256_L4": {"42": row}}})
 
-    row = {"block_ratio": [0.1] * 4, "deviation": 0.2, "cosine": 0.98}
+    row = identity_row()
     assert judge(tmp_path, ROW, []).verdict == "inconclusive"
     write(row)
     assert judge(tmp_path, ROW, []).verdict == "reproduced"
@@ -245,8 +254,9 @@ def test_one_seed_without_a_published_spread_is_inconclusive(tmp_path):
 
 
 def test_undefined_numbers_and_foreign_runs_are_not_evidence(tmp_path):
-    runs = [dict(seed=seed, final={"test_accuracy": None}) for seed in SEEDS]
-    assert "undefined" in judge(tmp_path / "a", CELL, runs).reason
+    runs = [dict(seed=seed, final={"growth": None}) for seed in SEEDS]
+    growth = CELL | {"quantity": {"metric": "growth", "method": "dfa"}}
+    assert "undefined" in judge(tmp_path / "a", growth, runs).reason
     other = [run | {"lr": 0.01} for run in seeded([0.3, 0.3, 0.3])]
     assert "runs missing: 0 of 3" in judge(tmp_path / "b", CELL, other).reason
 
@@ -260,28 +270,110 @@ def test_the_study_reproduces_itself_except_where_its_text_contradicts_its_table
         accuracies = cell.expected + cell.std * np.array([-1.0, 0.0, 1.0])
         for run in seeded(accuracies.tolist(), method=cell.quantity.method, **shape):
             store.save(as_record(**run))
-    found = {result.id: result for result in claims.check(ladders, store, "paper")}
+    found = {result.id: result for result in claims.check(ladders, Evidence(store, "paper"))}
     contradicted = [name for name, result in found.items() if result.verdict == "contradicted"]
     assert contradicted == ["ladder.d256_L4.cross.frozen_bp"]
     assert sum(result.verdict == "reproduced" for result in found.values()) >= 35
     assert all(result.verdict != "inconclusive" or "seeds" in result.reason for result in found.values())
 
 
+def test_further_seeds_are_judged_beside_the_studys_and_do_not_move_its_verdict(tmp_path):
+    three = seeded([0.300, 0.303, 0.305])
+    more = [dict(accuracy=0.40 + 0.001 * seed, seed=seed) for seed in range(1, 8)]
+    alone = judge(tmp_path / "a", CELL, three)
+    beside = judge(tmp_path / "b", CELL, three + more)
+    assert alone.all_seeds is None and "all_seeds" not in alone.to_json()
+    assert (beside.verdict, beside.n, beside.ci) == (alone.verdict, 3, alone.ci)
+    assert (beside.all_seeds.n, beside.all_seeds.verdict) == (10, "contradicted")
+    assert beside.to_json()["all_seeds"]["n"] == 10
+
+
+def test_a_notebook_with_other_epochs_is_not_judged_by_the_committed_runs():
+    specs = [RunSpec(method="bp", epochs=30, seed=seed) for seed in claims.STUDY_SEEDS]
+    runs = Runs(specs, [as_record(method="bp", epochs=30, seed=spec.seed) for spec in specs], "paper")
+    found = claims.judge("depth_ladder", "paper", "d256_L4", runs)
+    assert found and {result.verdict for result in found} == {"inconclusive"} and {result.n for result in found} == {0}
+
+
 # ---- reports -----------------------------------------------------------------------------------------------
+
+
+SCHEMA = json.loads((paths.PAPER / "claims.schema.json").read_text())
+
+
+def test_every_verdict_names_the_runs_behind_it():
+    """The committed records: as many runs per claim as its seeds and quantities ask for, and they exist."""
+    store, results = Store(paths.profile_dir("paper")), claims.judge_all("paper")
+    keys = {record.spec.key for record in store.all()}
+    entries = json.loads(json.dumps([result.to_json() for result in results]))
+    jsonschema.validate(entries, SCHEMA)
+    for result in results:
+        if result.kind == "exact" or not result.n:
+            assert not result.records
+            continue
+        assert set(result.records) <= keys and result.commits
+        assert len(result.records) % result.n == 0
+        assert {int(key.split("-s")[-1].split("-")[0]) for key in result.records} <= set(claims.STUDY_SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("findings", "problem"),
+    [
+        ([], "`make notebooks PROFILE=paper`"),
+        ([("holds", "It is so.\n\nExplains `row`, `cell`.")], None),
+        ([("holds", "Explains `cell.more`, cell."), ("open", "*3 seeds do not decide it: `cell`.*")], "no finding"),
+        ([("fails", "*These runs do not show it.*\n\n> Explains `cell`.")], "disagreements--default: *These runs"),
+        ([("holds", "Explains `cell`."), ("fails", "> More.")], "disagreements--default: > More."),
+    ],
+)
+def test_strict_wants_a_finding_that_holds_for_every_contradicted_claim(
+    tmp_path, monkeypatch, capsys, findings, problem
+):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    result = judge(tmp_path, CELL, seeded([0.400, 0.403, 0.405]))
+    assert result.verdict == "contradicted"
+    page = notebooks.executed_path("disagreements", "default", "paper")
+    page.parent.mkdir(parents=True)
+    cells = [nbformat.v4.new_code_cell(outputs=[shown(state, text)]) for state, text in findings]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), page)
+    assert pipeline.strictly("paper", [result]) == (problem is not None)
+    assert (problem or "none of 1 findings fails") in capsys.readouterr().out
+    assert pipeline.strictly("paper", [replace(result, verdict="inconclusive")]) == any(
+        state == "fails" for state, _ in findings
+    )
+
+
+def shown(state: str, text: str) -> nbformat.NotebookNode:
+    metadata = {"text/markdown": {"finding": {"state": state, "predicates": {}}}}
+    return nbformat.v4.new_output("display_data", {"text/markdown": text}, metadata=metadata)
+
+
+def test_every_contradicted_claim_is_explained_once(published):
+    """By the pages' own words; whether they hold is what STRICT asks."""
+    pages = [cell.source for path in paths.NOTEBOOKS.glob("*.ipynb") for cell in nbformat.read(path, 4).cells]
+    named = [name for text in pages for line in text.splitlines() if line.startswith("Explains `")
+             for name in re.findall("`([^`]+)`", line)]  # fmt: skip
+    assert len(named) == len(set(named)) and set(named) <= {claim.id for claim in published}
+    off = {result.id for result in claims.judge_all("paper") if result.verdict == "contradicted"}
+    assert off and off <= set(named)
 
 
 def test_no_records_means_no_verdicts_and_a_readable_table(tmp_path, monkeypatch, capsys, published):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    assert claims.run("quick", strict=True) == 0
+    claims.run("quick")
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 100
+    entries = json.loads((tmp_path / "quick" / "claims.json").read_text())
+    here = {entry["id"] for entry in entries if entry["cause"] != "another profile"}
+    assert {claim.id for claim in published if f"{claim.id} " in printed} == here and 0 < len(here) < len(published)
+    claims.run("paper")
+    printed = capsys.readouterr().out
     assert all(claim.id in printed for claim in published)
     first = (tmp_path / "quick" / "claims.json").read_bytes()
     claims.run("quick")
     assert (tmp_path / "quick" / "claims.json").read_bytes() == first
     entries = json.loads(first)
-    names = "id statement kind expected margin observed ci n verdict reason command"
-    assert all(set(entry) == set(names.split()) for entry in entries)
+    jsonschema.validate(entries, SCHEMA)
     assert {entry["verdict"] for entry in entries} == {"inconclusive"}
     by_id = {claim.id: claim for claim in published}
     assert all(entry["expected"] == by_id[entry["id"]].expected for entry in entries)
@@ -314,7 +406,17 @@ def test_metrics_read_what_they_say():
 REGISTERED = "a1bafb9c16a0b877db331be4d02d6351d91048af8cf525e0ad0036a23c87a21f"
 
 
+def _as_registered(part):
+    """Without the fields of a quantity that came later, where a claim leaves them unset: none of them may use one."""
+    if isinstance(part, dict):
+        later = {"normalise": None, "depth": None, "hidden": None, "labels": "true", "final_norm": True}
+        later = later if "metric" in part else {}
+        return {name: _as_registered(value) for name, value in part.items() if later.get(name, ...) != value}
+    return [_as_registered(item) for item in part] if isinstance(part, list) else part
+
+
 def test_what_is_tested_is_what_was_registered_before_the_first_run():
     """Wording may change; a quantity, an expected value or a margin may not, or a verdict means nothing."""
-    tested = [claim.model_dump(exclude={"statement", "where", "printed"}, mode="json") for claim in load_claims()]
+    words = {"statement", "where", "printed", "why", "seen"}
+    tested = [_as_registered(claim.model_dump(exclude=words, mode="json")) for claim in load_claims()]
     assert hashlib.sha256(json.dumps(tested, sort_keys=True).encode()).hexdigest() == REGISTERED

@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as tv
 
-from creditaudit import data, fetch
+from creditaudit.engine import data
+from creditaudit.runs import fetch
 
 
 @pytest.fixture(scope="module")
@@ -305,3 +306,11 @@ def test_a_host_that_answers_nonsense_is_left_for_the_next_source(tmp_path, monk
 def test_a_dead_host_fails_soon(tmp_path):
     with pytest.raises(fetch.SourceFailed, match="no connection"):
         fetch.fetch_verified(tmp_path / "x", "0" * 32, "http://127.0.0.1:9/x")
+
+
+def test_random_labels_are_the_seeds_own_and_leave_the_test_set_alone(tiny):
+    first, again, other = (data.randomised(tiny, seed) for seed in (1, 1, 2))
+    assert (first.train_labels == again.train_labels).all() and (first.train_labels != other.train_labels).any()
+    assert set(first.train_labels) == set(range(10)) and first.train_labels.dtype == tiny.train_labels.dtype
+    assert (first.train_labels == tiny.train_labels).mean() < 0.2  # chance: a tenth
+    assert first.test_labels is tiny.test_labels and first.train_images is tiny.train_images

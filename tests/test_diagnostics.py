@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from creditaudit import diagnostics
-from creditaudit.engine import Stack, initialised
-from creditaudit.model import ResMLP
-from creditaudit.spec import RunSpec
+from creditaudit.engine.model import ResMLP
+from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.step import Stack, initialised
+from creditaudit.measure import diagnostics
 from tests.networks import batch, feedback, scattered
 
 SHAPE = {"width": 16, "depth": 3}

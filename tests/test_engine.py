@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from creditaudit import model
-from creditaudit import plain as oracle
-from creditaudit.engine import Stack, initialised
-from creditaudit.spec import RunSpec
+from benchmarks import plain as oracle
+from creditaudit.engine import model
+from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.step import Stack, initialised
 from tests.networks import batch, feedback, scattered
 
 SHAPE = {"width": 24, "depth": 3}
@@ -18,10 +18,10 @@ SHAPE = {"width": 24, "depth": 3}
 @pytest.mark.parametrize("k", range(SHAPE["depth"] + 1))
 @pytest.mark.parametrize("penalty", [0.0, 0.03])
 @pytest.mark.parametrize("normalise", [None, "batch", "none"])
-def test_closed_form_gradients_equal_autograd(method, k, penalty, normalise):
+def test_closed_form_gradients_equal_autograd(method, k, penalty, normalise, **other):
     if method == "bp" and normalise == "batch":
         pytest.skip("autograd has no literal loss for rescaled exact gradients")
-    spec = RunSpec(method=method, k=k, penalty=penalty, normalise=normalise, **SHAPE)
+    spec = RunSpec(method=method, k=k, penalty=penalty, normalise=normalise, **other, **SHAPE)
     stack, module = scattered(spec, torch.float64)
     x, y = batch(1)
     oracle.losses(spec, module, feedback(stack), x, y).backward()
@@ -31,7 +31,7 @@ def test_closed_form_gradients_equal_autograd(method, k, penalty, normalise):
     tape.score(y[None])
     stack.gradients(tape)
 
-    expected = model.ResMLP(spec.width, spec.depth).double()
+    expected = model.ResMLP(spec.width, spec.depth, spec.hidden, spec.final_norm).double()
     for target, source in zip(expected.parameters(), module.parameters(), strict=True):
         target.data = torch.zeros_like(source) if source.grad is None else source.grad
     names = [name for name, _ in expected.named_parameters() if not _frozen(name, spec)]
@@ -40,6 +40,18 @@ def test_closed_form_gradients_equal_autograd(method, k, penalty, normalise):
         theirs = theirs.T if theirs.dim() == 2 else theirs[None]
         scale = theirs.abs().max().clamp(min=1e-12)
         assert (ours[0] - theirs).abs().max() < 1e-9 * scale, name
+
+
+@pytest.mark.parametrize("method", ["bp", "fa", "dfa"])
+@pytest.mark.parametrize(("hidden", "k"), [(8, 3), (64, 3), (64, 1)])
+def test_blocks_of_another_inner_width_equal_autograd(method, hidden, k):
+    test_closed_form_gradients_equal_autograd(method, k, 0.03, None, hidden=hidden)
+
+
+@pytest.mark.parametrize("method", ["bp", "fa", "dfa"])
+@pytest.mark.parametrize("k", [0, 2, 3])
+def test_without_the_last_norm_gradients_equal_autograd(method, k):
+    test_closed_form_gradients_equal_autograd(method, k, 0.03, None, final_norm=False)
 
 
 def _frozen(name: str, spec: RunSpec) -> bool:

@@ -5,11 +5,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from creditaudit import diagnostics, model
-from creditaudit.credit.settings import EQUILIBRIUM
-from creditaudit.engine import Stack, initialised
-from creditaudit.model import ResMLP
-from creditaudit.spec import RunSpec
+from creditaudit.engine import model
+from creditaudit.engine.model import ResMLP
+from creditaudit.engine.settings import EQUILIBRIUM
+from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.step import Stack, initialised
+from creditaudit.measure import diagnostics
 from tests.networks import batch
 from tests.test_learned_credit import SHAPE, close, worked
 

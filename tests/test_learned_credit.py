@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
-from creditaudit import diagnostics, network, train
-from creditaudit.credit.auxiliary import LearnedRule
-from creditaudit.credit.credit_bridge import CreditBridge
-from creditaudit.credit.settings import CREDIT_BRIDGE
-from creditaudit.engine import Stack
-from creditaudit.network import Tape
-from creditaudit.records import Store
-from creditaudit.spec import RunSpec
+from creditaudit.engine import network
+from creditaudit.engine.credit.auxiliary import LearnedRule
+from creditaudit.engine.credit.credit_bridge import CreditBridge
+from creditaudit.engine.network import Tape
+from creditaudit.engine.settings import CREDIT_BRIDGE
+from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.step import Stack
+from creditaudit.measure import diagnostics
+from creditaudit.runs import train
+from creditaudit.runs.records import Store
 from tests.networks import batch, scattered
 
 LEARNED = ("sb", "cb", "ep")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from creditaudit import metrics
-from creditaudit.metrics import METRICS
-from creditaudit.records import Record
-from creditaudit.spec import RunSpec
+from creditaudit.engine.spec import RunSpec
+from creditaudit.runs.records import Record
+from creditaudit.study import metrics
+from creditaudit.study.metrics import METRICS
 
 RUN = Record(
     RunSpec(method="sb", depth=3, epochs=3),
@@ -13,6 +13,11 @@ RUN = Record(
         "h_norm": [[1.0, 2.0, 3.0, 4.0], [1.0, 7.0, 420.0, 430.0], [1.0, 2.5, 5.5, 6.5]],
         "g_norm": [[4e-5, 3e-5, 2e-5, 1e-5], [7e-8, 6e-8, 5e-8, 8e-8], [9e-5, 8e-5, 7e-5, 6e-5]],
         "state_error": [0.8, 0.4, 0.2],
+        "credit_fitted": [[0.5, 0.1, 0.1, 0.1], [0.5, 0.1, 0.1, 0.1], [0.9, 0.12, 0.14, 0.22]],
+        "drive_fitted": [[0.5, 0.1, 0.1, 0.1], [0.5, 0.1, 0.1, 0.1], [0.8, 0.22, 0.24, 0.29]],
+        "credit_common": [[0.5, 0.1, 0.1, 0.1], [0.5, 0.1, 0.1, 0.1], [0.7, 0.03, 0.04, 0.08]],
+        "drive_common": [[0.5, 0.1, 0.1, 0.1], [0.5, 0.1, 0.1, 0.1], [0.6, 0.05, 0.06, 0.13]],
+        "state_common": [[0.5, 0.1, 0.1, 0.1], [0.5, 0.1, 0.1, 0.1], [0.31, 0.42, 0.53, 0.97]],
         "state_error_layers": [[0.9, 0.8, 0.7], [0.5, 0.4, 0.3], [0.30, 0.05, 0.25]],
     },
     final={
@@ -29,6 +34,7 @@ RUN = Record(
         "rho_scaled_in": [0.51, 0.62, 0.84],
         "nudge_in": {"0.01": [-0.1, -0.2, -0.6], "0.003": [-0.01, -0.02, -0.06]},
         "nudge_out": {"0.01": [-0.3, -0.4, -0.8], "0.003": [-0.03, -0.04, -0.08]},
+        "stability": 0.13,
         "fresh_null": {"mean": 0.003, "std": 0.02, "draws": 8},
     },
     provenance={},
@@ -58,10 +64,17 @@ EXPECTED = {
     "rho_out": 0.07,
     "rho_scaled_deep": 0.73,
     "nudge": -0.3,
+    "stability": 0.13,
     "fresh_null": 0.003,
+    "fresh_null_std": 0.02,
     "state_error_fall": 0.25,
     "state_error_first": 0.3,
     "state_error_later": 0.25,
+    "credit_fitted": 0.16,
+    "drive_fitted": 0.25,
+    "credit_common": 0.05,
+    "drive_common": 0.08,
+    "state_common": [0.31, 0.42, 0.53, 0.97],
     "identity_ratio": 0.11,
     "identity_deviation": 0.19,
     "identity_cosine": 0.98,

@@ -6,10 +6,12 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell
 
-from creditaudit import notebooks, params, paths, stamps
-from creditaudit.notebooks import NotebookError
-from creditaudit.params import ParameterError
-from creditaudit.yamlfile import YamlError
+from creditaudit import paths
+from creditaudit.bind import notebooks, stamps
+from creditaudit.bind.notebooks import NotebookError
+from creditaudit.runs.yamlfile import YamlError
+from creditaudit.study import params
+from creditaudit.study.params import ParameterError
 from tests import sample_project
 
 PARAMETERS = """profile: str = "smoke"
@@ -58,7 +60,7 @@ def test_layers_of_parameters(project):
         ("epochs: 0", "epochs = 0: input should be greater than or equal to 1"),
         ("rate: [0.1]", "is not float"),
         ("- rate", "must be a mapping"),
-        ("rate: 0.1\nrate: 0.2", r"params/tiny/a.yaml: 'rate' stands here twice .*line 1"),
+        ("rate: 0.1\nrate: 0.2", r"params/tiny/a.yaml: 'rate' stands here twice .*line 2"),
         ("rate: [0.1", "params/tiny/a.yaml: not YAML"),
         ("profile: quick", "profile is the command's to choose"),
     ],
@@ -111,13 +113,13 @@ def test_wrong_places_are_named(project):
         ("smoke: {profile: paper}", "profile is the command's to choose"),
         ("smoke: {sample: {set_name: a}}", "set_name is the command's to choose"),
         ("smoke: {sample: 3}", "smoke, sample: must be a mapping"),
-        ("smoke: [1]", "smoke must be a mapping"),
+        ("smoke: [1]", "smoke: must be a mapping"),
         ("smoke: {}\nquick: {sample/d256_L4: {raet: 1.0}}", "no parameter 'raet': did you mean 'rate'"),
     ],
 )
 def test_a_wrong_entry_of_any_profile_is_refused(project, text, message):
     (paths.PARAMS / "profiles.yaml").write_text(text)
-    with pytest.raises(ParameterError, match=message):
+    with pytest.raises((ParameterError, YamlError), match=message):
         params.parameters("sample", "d256_L4", "smoke")
 
 

@@ -1,16 +1,21 @@
-"""The penalty's tables, sentences and figures on made-up records."""
+"""The penalty: what is compared with what, and the notebook's own cells on made-up records."""
+
+import sys
 
 import matplotlib
 
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
-import pandas as pd
+import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
 
-from creditaudit import figures_penalty, findings_penalty, tables_penalty
-from creditaudit.collect import Runs
-from creditaudit.records import Record
+from creditaudit import paths, study
+from creditaudit.runs.records import Record
+from creditaudit.study.collect import Runs
 from tests.factories import as_record
 
 SEEDS = (42, 123, 456)
@@ -29,15 +34,15 @@ RUNS = {
 }
 
 
-def records(methods=("bp", "dfa", "sb", "cb"), seeds=SEEDS, epochs=5, **changes) -> list[Record]:
+def records(methods=("bp", "dfa", "sb", "cb"), seeds=SEEDS, epochs=5) -> list[Record]:
     made = []
     for place, seed in enumerate(seeds):
-        for (method, penalty), (accuracy, gamma, h_last) in (RUNS | changes.get("runs", {})).items():
+        for (method, penalty), (accuracy, gamma, h_last) in RUNS.items():
             if method in methods:
-                fields = {"method": method, "penalty": penalty, "seed": seed, "epochs": epochs}
-                made.append(
-                    as_record(**fields, accuracy=accuracy + 0.001 * place, gamma=gamma, rho=gamma, h_last=h_last)
-                )
+                healthy = {"growth": 3.0, "g_last": 4e-4} if h_last < 1e6 else {"growth": 1e3, "g_last": 4e-9}
+                fields = {"method": method, "penalty": penalty, "seed": seed, "epochs": epochs, **healthy}
+                spread = 0.001 * place
+                made.append(as_record(**fields, accuracy=accuracy + spread, gamma=gamma, rho=gamma, h_last=h_last))
         made += [as_record(method=method, seed=seed, epochs=epochs, k=0, accuracy=0.35) for method in methods]
     return made
 
@@ -46,130 +51,91 @@ def runs_of(made: list[Record], asked: list[Record] | None = None) -> Runs:
     return Runs([record.spec for record in asked or made], made, "paper", "penalty_rescue", "d256_L4")
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
+def test_every_penalty_is_compared_with_the_one_frozen_run():
+    runs = runs_of(records())
+    assert runs.gain("dfa", penalty=RESCUE).mean == pytest.approx(1.1)
+    assert runs.gain("dfa", penalty=1e-4).mean == pytest.approx(1.1)
+    assert runs.gain("dfa").mean == pytest.approx(-4.8)
+    assert runs.gain("sb", penalty=RESCUE).short == "+10.4\u00a0±\u00a00.1\u00a0pp"
+    lost = runs_of([record for record in records() if record.spec.k or record.spec.seed == 42])
+    assert lost.gain("dfa", penalty=RESCUE).seeds == (42,)
+
+
+def test_the_penalty_repairs_d1_and_d2_and_d3_where_the_blocks_are_used():
+    runs = runs_of(records())
+    assert runs.diagnose("dfa") == {"D1": False, "D2": False, "D3": False}
+    assert runs.diagnose("dfa", penalty=RESCUE) == {"D1": True, "D2": True, "D3": False}
+    assert runs.diagnose("sb", penalty=RESCUE) == {"D1": True, "D2": True, "D3": True}
+    assert set(runs_of(records(seeds=[42])).diagnose("dfa", penalty=RESCUE).values()) == {None}
+
+
+def test_a_longer_run_is_not_taken_for_one_of_the_section():
+    made = [*records(), *(as_record(method="dfa", penalty=RESCUE, seed=seed, epochs=9) for seed in SEEDS[:2])]
+    runs = runs_of(made)
+    with pytest.raises(ValueError, match="say which epochs"):
+        runs.of("accuracy", method="dfa", penalty=RESCUE)
+    assert runs.of("accuracy", method="dfa", penalty=RESCUE, epochs=9).n == 2
+    assert runs.gain("dfa", penalty=RESCUE, epochs=9).n == 0  # no frozen run of that length
+    assert runs.diagnose("dfa", penalty=RESCUE, epochs=9)["D3"] is None
+
+
+# ---- the notebook ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def execute(tmp_path, monkeypatch):
+    """All cells of the notebook in this process, on these runs; returns its names and its findings' states."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv(paths.RUNNER, "1")
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell puts its own there
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=config)
+
+    def run(runs: Runs) -> tuple[dict, dict[str, str]]:
+        monkeypatch.setattr(study, "load", lambda *_: runs)
+        states = {}
+        for cell in nbformat.read(paths.NOTEBOOKS / "penalty_rescue.ipynb", 4).cells:
+            if cell.cell_type == "code":
+                with capture_output() as captured:
+                    shell.run_cell(cell.source).raise_error()
+                for output in captured.outputs:
+                    found = (output.metadata or {}).get("text/markdown", {}).get("finding")
+                    if found:
+                        states[cell.source.split("**")[1]] = found["state"]
+        return shell.user_ns, states
+
+    yield run
     plt.close("all")
+    InteractiveShell.clear_instance()
 
 
-def test_cosine_and_function_rank_differently_only_if_the_runs_say_so():
-    rows = tables_penalty.per_run(runs_of(records()))
-    assert tables_penalty.ranking(rows, RESCUE, "gamma_deep") == ["cb", "sb", "dfa"]
-    assert tables_penalty.ranking(rows, RESCUE, "accuracy")[0] == "sb"
-    sentence = findings_penalty.ranks(rows, RESCUE)
-    assert sentence.startswith("**Cosine and function disagree**") and "in 3 of 3 seeds" in sentence
-    agreeing = tables_penalty.per_run(runs_of(records(runs={("cb", RESCUE): (0.5, 0.68, 2e3)})))
-    assert findings_penalty.ranks(agreeing, RESCUE).startswith("Cosine and function agree on the first place")
-    alone = tables_penalty.per_run(runs_of(records(["bp", "dfa"])))
-    assert "nothing to rank" in findings_penalty.ranks(alone, RESCUE)
-    blind = rows.assign(gamma_deep=rows.gamma_deep.where(rows.method != "cb"))
-    assert "The deep cosine of Credit Bridge is undefined" in findings_penalty.ranks(blind, RESCUE)
+def test_what_the_findings_say_of_three_seeds(execute):
+    _, states = execute(runs_of(records()))
+    assert states["The penalty restores DFA's scale and its reference."] == "holds"
+    assert states["Cosine and function disagree."] == "holds"
+    assert states["The penalty is not free."] == "holds"
+    assert states["DFA's blocks are hardly worth training under any penalty."] == "open"  # two penalties have no run
 
 
-def test_sweep_lists_every_lambda_the_longer_run_and_both_controls():
-    longer = [as_record(method="dfa", penalty=RESCUE, seed=seed, epochs=9) for seed in SEEDS[:2]]
-    short, long = tables_penalty.by_budget(runs_of(records() + longer))
-    table = tables_penalty.sweep(tables_penalty.per_run(short), tables_penalty.per_run(long), "dfa").set_index("run")
-    assert list(table.n) == [3, 3, 3, 2, 3, 3, 3]
-    assert table.accuracy["DFA, $\\lambda$ = 0.01"] == "0.361 ± 0.001"
-    assert table[r"$\lVert h_L \rVert$"]["DFA, $\\lambda$ = 0"] == "4.0e8 ×/÷\u00a0<1.01"
-    assert pd.isna(table[r"deep $\Gamma$"]["DFA, frozen ($k=0$)"])  # the credit of a frozen block drives nothing
-    assert "DFA, $\\lambda$ = 0.01, 9 epochs" in table.index
-
-
-def test_longer_runs_alone_do_not_become_the_section():
-    asked = [*records(), as_record(method="dfa", penalty=RESCUE, epochs=9)]
-    short, long = tables_penalty.by_budget(runs_of(asked[-1:], asked))
-    assert not short.records and len(long.records) == 1
-    assert findings_penalty.sweep_caption(tables_penalty.per_run(short), "dfa") == findings_penalty.NOTHING
-
-
-def test_gains_are_paired_with_the_methods_own_frozen_run():
-    rows = tables_penalty.per_run(runs_of(records()))
-    table = tables_penalty.with_and_without(rows, RESCUE).set_index(["method", "blocks"])
-    assert table["over frozen, pp"]["DFA", "$\\lambda=0.01$"] == "+1.1 ± 0.1"
-    assert table["over frozen, pp"]["DFA", "$\\lambda=0$"] == "−4.8 ± 0.1"
-    sentence = findings_penalty.rescued(rows, RESCUE)
-    assert "helps State Bridge (+10.4 ± 0.1 pp) and does not help DFA (+1.1 ± 0.1 pp)" in sentence
-    assert "−5.3 ± 0.0 pp" in findings_penalty.control(rows, RESCUE)
-    assert sentence.endswith("Of the other penalties, training the blocks helps nobody.")
-    swept = tables_penalty.per_run(runs_of(records(runs={("dfa", 1e-4): (0.390, 0.0, 2e4)})))
-    assert "helps DFA at $\\lambda=0.0001$ (+4.1 ± 0.1 pp)" in findings_penalty.rescued(swept, RESCUE)
+@pytest.mark.parametrize(("methods", "seeds"), [(("dfa",), (42,)), ((), SEEDS)])
+def test_one_seed_of_one_method_and_no_run_at_all_leave_everything_open(execute, methods, seeds):
+    _, states = execute(runs_of(records(methods, seeds), records()))
+    assert set(states.values()) == {"open"}
 
 
 @pytest.mark.parametrize(
-    ("norms", "why"),
+    ("norms", "ratio"),
     [
-        ([80.0, 80.0, 80.0, 80.0, 4e8], "the steps are about the same, so what changes is"),  # h_L is not moved
-        ([80.0, 4e8, 4e8, 4e8, 4e8], "the steps differ by more than tenfold"),
+        ([80.0, 80.0, 80.0, 80.0, 4e8], 0.8),  # the last state is not moved
+        ([80.0, 4e8, 4e8, 4e8, 4e8], 4e6),
     ],
 )
-def test_a_run_whose_rho_is_fragile_is_named_with_the_reason_its_norms_allow(norms, why):
+def test_a_run_whose_rho_hangs_on_the_step_is_listed_with_the_ratio_of_the_steps(execute, norms, ratio):
     made = records(["bp"], [42])
-    assert findings_penalty.fragile_rho(tables_penalty.per_run(runs_of(made))).startswith("No run's deep")
     off = {"rho": 0.3, "final": {"rho_scaled_in": [0.8] * 4, "h_norm": norms}}
     made[1] = as_record(method="bp", penalty=RESCUE, epochs=5, **off)
-    told = findings_penalty.fragile_rho(tables_penalty.per_run(runs_of(made)))
-    assert f"norm: in BP, $\\lambda=0.01$, seed 42 (0.30 against 0.80) {why}" in told
-
-
-def test_how_much_direction_comes_back_is_set_beside_what_it_is_worth():
-    rows = tables_penalty.per_run(runs_of(records()))
-    told = findings_penalty.direction(rows, "dfa", RESCUE)
-    assert (
-        told.startswith("Direction: DFA's deep cosine is ") and "std over seeds (ddof 1), n = 3); with feedback" in told
-    )
-    assert told.endswith("training such blocks does not help DFA (+1.1 ± 0.1 pp, n = 3).")
-    lost = rows.assign(gamma_deep=rows.gamma_deep.where(rows.penalty > 0))
-    assert "deep cosine is undefined without the penalty" in findings_penalty.direction(lost, "dfa", RESCUE)
-    one = rows[(rows.k > 0) | (rows.seed == 42)]
-    assert "(+1.0 pp, n = 1)." in findings_penalty.direction(one, "dfa", RESCUE)
-    nobody = tables_penalty.per_run(runs_of(records(["bp"])))
-    assert findings_penalty.direction(nobody, "dfa", RESCUE).endswith("runs of DFA are missing.")
-
-
-def test_the_sweeps_legend_names_what_is_drawn():
-    def legend(methods, swept):
-        fig = figures_penalty.sweep(tables_penalty.per_run(runs_of(records(methods, [42]))), swept)
-        return [text.get_text() for text in fig.legends[0].get_texts()]
-
-    assert legend(["bp", "dfa"], ["dfa"]) == ["DFA", "BP", "frozen"]
-    assert legend(["bp", "dfa"], ["bp", "dfa"]) == ["BP", "DFA", "frozen"]
-    assert legend(["dfa"], ["dfa"]) == ["DFA", "frozen"]
-
-
-@pytest.mark.parametrize(("methods", "seeds"), [(("dfa",), (42,)), (("bp", "dfa", "sb", "cb"), SEEDS)])
-def test_figures_are_drawn(methods, seeds):
-    runs = runs_of(records(methods, seeds))
-    rows, epochs = tables_penalty.per_run(runs), tables_penalty.trajectories(runs, 42)
-    for fig in (
-        figures_penalty.rescue_panels(epochs, "dfa", RESCUE),
-        figures_penalty.sweep(rows, ["dfa"]),
-        figures_penalty.cosine_against_function(rows, RESCUE, "dfa"),
-    ):
-        fig.draw_without_rendering()
-    note = "n = 3" if len(seeds) == 3 else "n = 1 seed, hence no error bars"
-    assert note in findings_penalty.sweep_caption(rows, "dfa") and note in findings_penalty.scatter_caption(
-        rows, RESCUE, "dfa"
-    )
-    caption = findings_penalty.panels_caption(epochs, "dfa", RESCUE, 42)
-    assert "Seed 42 alone" in caption and ("no run yet" in caption) == ("bp" not in methods)
-
-
-def test_reference_lines_come_from_records():
-    rows = tables_penalty.per_run(runs_of(records(["bp", "dfa"], [42])))
-    accuracy, scale = figures_penalty.sweep(rows, ["dfa"]).axes[:2]
-    levels = {line.get_ydata()[0] for ax in (accuracy, scale) for line in ax.lines if len(set(line.get_ydata())) == 1}
-    bp = rows[(rows.method == "bp") & (rows.k > 0) & (rows.penalty == 0)]
-    assert 0.35 in levels and any(level == pytest.approx(bp.h_last.item()) for level in levels)
-    assert [text.get_text() for text in accuracy.texts] == ["BP: 0.585"]
-
-
-def test_a_section_without_any_run_still_renders():
-    runs = runs_of([], records())
-    rows, epochs = tables_penalty.per_run(runs), tables_penalty.trajectories(runs, 42)
-    fig = figures_penalty.rescue_panels(epochs, "dfa", RESCUE)
-    assert "no run has finished yet" in fig.axes[0].texts[0].get_text()
-    assert findings_penalty.panels_caption(epochs, "dfa", RESCUE, 42) == findings_penalty.NOTHING
-    assert tables_penalty.sweep(rows, rows, "dfa").empty and tables_penalty.with_and_without(rows, RESCUE).empty
-    assert findings_penalty.control(rows, RESCUE) == "The matched BP control is missing."
+    names, _ = execute(runs_of(made))
+    (run,) = names["fragile"].itertuples()
+    assert (run.method, run.penalty, run.seed) == ("BP", RESCUE, 42) and run.ratio == pytest.approx(ratio)

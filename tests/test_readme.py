@@ -2,14 +2,11 @@
 
 import re
 import subprocess
-from dataclasses import replace
 
 import pytest
 
-from creditaudit import overview, paths, readme
+from creditaudit import paths, readme
 from creditaudit.__main__ import _HELP
-from creditaudit.records import Store
-from tests.factories import as_record
 
 TEXT = readme.README.read_text()
 
@@ -42,16 +39,3 @@ def test_every_make_target_and_verb_exists():
     assert set(re.findall(r"make ([a-z-]+)", TEXT)) - {"sure"} <= targets
     verbs = set(re.findall(r"python -m creditaudit ([a-z][a-z-]*)", TEXT))
     assert verbs <= set(_HELP)
-
-
-def test_core_hours_of_two_kinds_of_cpu_are_not_added(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    specs = [spec for runs in overview.ladders("paper").values() for spec in runs.specs][:3]
-    for spec, cpu in zip(specs, ("Fast(R) CPU (AVX512)", "Fast(R) CPU (AVX512)", "Slow CPU (AVX2)"), strict=True):
-        record = replace(as_record(), spec=spec)
-        spent = {"cpu": cpu, "cpu_seconds": 7200.0}
-        Store(tmp_path / "paper").save(replace(record, provenance=record.provenance | spent))
-        said = overview.cost("paper", overview.ladders("paper"))
-        apart = "together took 4 core-hours on Fast CPU (AVX512) and 2 core-hours on Slow CPU (AVX2), and"
-        assert (apart in said) == (spec == specs[-1])
-    assert re.search(r"177 runs are still to be trained, about [\d.e+]+ core-hours of Fast CPU \(AVX512\)\.", said)

@@ -103,6 +103,15 @@ def test_lock_is_hashed_complete_and_names_no_index():
     assert {name.replace("_", "-") for name in wanted} <= locked
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("cluster", {"dask", "distributed"}), ("browser", {"playwright"})])
+def test_the_lock_of_an_extra_is_hashed_and_agrees_with_the_lock(name, wanted):
+    pinned = re.compile(r"^([\w.-]+)==([^\s;]+)(.*?)(?=^\S|\Z)", re.M | re.S)
+    extra = pinned.findall((ROOT / f"requirements-{name}.lock").read_text())
+    base = {name: version for name, version, _ in pinned.findall(LOCK)}
+    assert wanted <= {name for name, _, _ in extra}
+    assert all("--hash=sha256:" in rest and base.get(name, version) == version for name, version, rest in extra)
+
+
 def test_torch_and_torchvision_are_the_pair_that_was_tested():
     assert re.search(r"^torch==2\.14\.", LOCK, re.M) and re.search(r"^torchvision==0\.29\.", LOCK, re.M)
 
@@ -126,6 +135,8 @@ def test_make_help_is_the_default_and_lists_every_target():
     [
         ("reproduce SECTION=audit SET=a JOBS=2", "--profile quick --section audit --set a --jobs 2"),
         ("train PROFILE=paper", "train --profile paper"),
+        ("train EXECUTOR=dask://host:1 SHARD=3/8", "--executor dask://host:1 --shard 3/8"),
+        ("collect FOLDER=there PROFILE=paper", "collect there --profile paper"),
         ("claims STRICT=1", "claims --profile quick --strict"),
         ("verify-paper N=3", "verify-paper -n 3"),
     ],
@@ -143,21 +154,22 @@ def test_make_keeps_a_name_with_a_space_together():
     assert '--set "my set"' in make("-n", "train", "SET=my set")
 
 
-def test_lab_opens_copies_and_keeps_what_was_played_with(tmp_path):
+def test_lab_runs_the_folder_s_own_code(tmp_path):
+    """Wherever the environment was made, and with a profile only where one was asked for."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "audit.ipynb").write_text("original")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     script(tmp_path / ".venv" / "bin" / "python", 'echo "$PYTHONPATH: $*"\n')
     touched = [f"-o{name}" for name in (".venv/.complete", "requirements.lock", "pyproject.toml", "tools/setup.sh")]
-    run = ["make", "lab", *touched]
-    said = subprocess.run(run, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True).stdout
-    copy = tmp_path / "outputs" / "interactive" / "notebooks" / "audit.ipynb"
-    assert copy.read_text() == "original" and said.endswith(" outputs/interactive/notebooks\n")
-    assert f"\n{tmp_path}/lib: -m" in said  # a copied folder runs its own code, wherever the environment was made
-    copy.write_text("played with")
-    subprocess.run(run, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True)
-    assert copy.read_text() == "played with"
+
+    def lab(*arguments: str) -> str:
+        run = ["make", "lab", *arguments, *touched]
+        bare = {"PATH": os.environ["PATH"]}
+        done = subprocess.run(run, cwd=tmp_path, env=bare, capture_output=True, text=True)
+        return " ".join(done.stdout.splitlines()[0].split())
+
+    assert lab() == f"{tmp_path}/lib: -m creditaudit lab"
+    asked = "lab --section audit --set a --profile quick"
+    assert lab("SECTION=audit", "SET=a", "PROFILE=quick") == f"{tmp_path}/lib: -m creditaudit {asked}"
 
 
 def test_citation_names_the_study():

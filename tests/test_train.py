@@ -1,6 +1,9 @@
 """Runs, records, resume: what is promised about a run from spec to file."""
 
+import errno
 import json
+import os
+import random
 import threading
 import time
 from concurrent.futures import Future
@@ -8,10 +11,13 @@ from concurrent.futures import Future
 import pytest
 import torch
 
-from creditaudit import identity, records, sweep, train
-from creditaudit import spec as spec_module
-from creditaudit.records import RecordError, Store
-from creditaudit.spec import RunSpec, SpecError
+from creditaudit.engine import spec as spec_module
+from creditaudit.engine.spec import RunSpec, SpecError
+from creditaudit.measure import identity
+from creditaudit.runs import checkpoints, records, sweep, train, workers
+from creditaudit.runs.records import RecordError, Store
+from creditaudit.study.collect import Runs
+from tests.factories import as_record
 
 TINY = {"width": 16, "depth": 2, "epochs": 4, "data": "tiny", "batch": 64}
 
@@ -49,14 +55,16 @@ def interrupted(specs, store, at=2):
 
 
 def test_who_trained_the_first_part_is_remembered(tmp_path, monkeypatch):
-    spec, here = RunSpec(method="bp", **TINY), records.provenance()
+    spec, here = RunSpec(method="bp", **TINY), train.provenance()
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(train, "provenance", lambda: here | {"commit": "earlier"})
     interrupted([spec], Store(tmp_path), at=1)
     monkeypatch.setattr(train, "provenance", lambda: here)
     interrupted([spec], Store(tmp_path), at=3)
     found = train.run(spec, Store(tmp_path)).provenance
-    assert [maker["commit"] for maker in found["resumed_from"]] == ["earlier"] and found["commit"] == here["commit"]
+    makers = [(maker["commit"], maker["epoch"]) for maker in found["resumed_from"]]
+    assert makers == [("earlier", 1), (here["commit"], 3)]
+    assert found["commit"] == here["commit"]
     assert "resumed_from" not in train.run(spec.but(seed=7), Store(tmp_path)).provenance
 
 
@@ -70,25 +78,133 @@ def test_a_checkpoint_serves_only_the_runs_it_is_of(tmp_path, monkeypatch):
     assert [content(record) for record in resumed] == [content(record) for record in whole]
 
 
-def test_a_damaged_checkpoint_costs_its_run_a_new_start_and_nothing_else(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
-    spec, store = RunSpec(method="dfa", **TINY), Store(tmp_path)
-    interrupted([spec], store)
-    (checkpoint,) = (tmp_path / "checkpoints").glob("*.pt")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:500])
-    assert content(train.run(spec, store)) == content(train.run(spec, Store(tmp_path / "whole")))
-    assert "starts again" in capsys.readouterr().err
+def resumed_or_restarted(spec, store, whole, capsys) -> str:
+    """Train on; the numbers are those of an undisturbed run, and a run that could not go on says so."""
+    seen = []
+    record = train.run(spec, store, lambda spec, epoch, accuracy: seen.append(epoch))
+    said = capsys.readouterr().err
+    assert content(record) == content(whole)
+    started_again = seen[0] == 1
+    assert started_again == ("starts again" in said) == ("resumed_from" not in record.provenance)
+    return said
 
 
-def test_half_a_checkpoint_is_swept_away_and_a_whole_one_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def cut(tmp_path, monkeypatch):
+    """A run that was stopped after its second epoch, its checkpoint, and what it is when nobody stops it."""
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
-    spec, store = RunSpec(method="dfa", **TINY), Store(tmp_path)
+    spec, store = RunSpec(method="dfa", **TINY), Store(tmp_path / "cut")
+    whole = train.run(spec, Store(tmp_path / "whole"))
     interrupted([spec], store)
-    (whole,) = (tmp_path / "checkpoints").glob("*.pt")
-    whole.with_suffix(".4242").write_bytes(b"half")
-    train.sweep_scratch(store)
-    assert list((tmp_path / "checkpoints").glob("*")) == [whole]
-    train.sweep_scratch(Store(tmp_path / "nothing"))
+    (checkpoint,) = (tmp_path / "cut" / "checkpoints").glob("*.pt")
+    return spec, store, checkpoint, whole
+
+
+def again(spec, store, checkpoint, stored: bytes) -> None:
+    store.path(spec).unlink(missing_ok=True)
+    checkpoint.write_bytes(stored)
+
+
+def test_no_bit_of_a_checkpoint_can_flip_unnoticed(cut, capsys):
+    spec, store, checkpoint, whole = cut
+    stored = checkpoint.read_bytes()
+    resumed_or_restarted(spec, store, whole, capsys)
+    draw = random.Random(1)
+    places = [*range(100), *(draw.randrange(len(stored)) for _ in range(400)), len(stored) - 1]
+    for count, place in enumerate(places):
+        flipped = bytearray(stored)
+        flipped[place] ^= 1 << draw.randrange(8)
+        again(spec, store, checkpoint, bytes(flipped))
+        with pytest.raises(checkpoints.DamagedCheckpoint):
+            checkpoints.read(checkpoint)
+        if count % 100 == 0:
+            assert "starts again" in resumed_or_restarted(spec, store, whole, capsys), place
+
+
+@pytest.mark.parametrize("length", [0, 10, 94, 95, 500, -1])
+def test_a_cut_checkpoint_starts_its_run_again(cut, capsys, length):
+    spec, store, checkpoint, whole = cut
+    again(spec, store, checkpoint, checkpoint.read_bytes()[:length])
+    assert "starts again" in resumed_or_restarted(spec, store, whole, capsys)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(epoch=99),
+        lambda state: state.update(epoch=0),
+        lambda state: state.update(epoch="2"),
+        lambda state: state.pop("stack"),
+        lambda state: state.pop("logs"),
+        lambda state: state.update(logs=[{}]),
+        lambda state: state["logs"][0]["train_loss"].pop(),
+        lambda state: state.update(wall=None),
+        lambda state: state.update(makers="me"),
+        lambda state: state["stack"].update(flat=state["stack"]["flat"][:-1].clone()),
+        lambda state: state["stack"].update(flat=state["stack"]["flat"].double()),
+        lambda state: state["stack"]["moments"].pop("step"),
+        lambda state: state["stack"].update(rule={}),
+    ],
+)
+def test_a_checkpoint_with_other_contents_starts_its_run_again(cut, capsys, change):
+    """Whole, digest and all, but nothing that this run ever wrote."""
+    spec, store, checkpoint, whole = cut
+    state = checkpoints.read(checkpoint)
+    change(state)
+    checkpoints.write(checkpoint, state)
+    assert "starts again" in resumed_or_restarted(spec, store, whole, capsys)
+
+
+def test_what_killed_processes_had_begun_to_write_is_swept_away(tmp_path):
+    whole = tmp_path / "checkpoints" / "run.pt"
+    records.write_atomically(whole, "whole")
+    mine = records.scratch_path(whole)
+    gone = mine.with_name(mine.name.replace(str(os.getpid()), "4194305"))  # more than any process id
+    folder = gone.with_name(f".page{gone.name}")
+    elsewhere = mine.with_name(mine.name.replace("@", "@another"))
+    for path in (mine, gone, elsewhere):
+        path.write_bytes(b"half")
+    folder.mkdir()
+    (folder / "page.ipynb").write_text("half")
+    records.sweep_scratch(tmp_path)
+    assert set(whole.parent.glob("*")) == {whole, mine, elsewhere}
+    os.utime(elsewhere, (0, 0))
+    records.sweep_scratch(tmp_path)
+    assert set(whole.parent.glob("*")) == {whole, mine}
+    records.sweep_scratch(tmp_path / "nothing")
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    records.write_atomically(path, "old")
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(records.Unwritable, match=r"page.html cannot be written \(No space left on device\)"):
+        records.write_atomically(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(records.Unwritable, match=r"folder\.json"):
+        records.write_atomically(tmp_path / "folder.json", "new")
+
+
+def test_training_stops_at_the_first_record_that_cannot_be_saved(tmp_path, monkeypatch):
+    begun, note = set(), sweep._Board.note
+    monkeypatch.setattr(sweep._Board, "note", lambda board, spec, *rest: begun.add(spec) or note(board, spec, *rest))
+    store, runs = Store(tmp_path), [RunSpec(method="dfa", seed=seed, **TINY) for seed in range(100)]
+    store.folder.write_text("a file where the folder of records should be: root, too, cannot write there")
+    with pytest.raises(records.Unwritable, match="cannot be written"):
+        sweep.train_all(runs, store, jobs=1)
+    assert len(begun) < 20
+
+
+def test_records_removed_during_training_are_no_success(tmp_path, monkeypatch):
+    store, spec = Store(tmp_path), RunSpec(method="dfa", **TINY)
+    monkeypatch.setattr(sweep._Campaign, "complete", lambda *_: None)
+    with pytest.raises(sweep.RecordsGone):
+        sweep.train_all([spec], store)
 
 
 def test_records_of_another_recipe_are_passed_over(tmp_path, monkeypatch):
@@ -125,7 +241,7 @@ def test_runs_do_not_depend_on_their_neighbours(tmp_path):
 def test_a_second_campaign_waits_and_trains_nothing_twice(tmp_path, capsys):
     spec, store, trained, said = RunSpec(method="dfa", **TINY), Store(tmp_path), [], ""
     second = threading.Thread(target=lambda: trained.append(sweep.train_all([spec], store)))
-    with records.locked(store.folder):
+    with records.locked(sweep.cores_in(store)):
         second.start()
         while second.is_alive() and not said:
             time.sleep(0.01)
@@ -157,13 +273,13 @@ def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
 
 
 def test_a_killed_worker_is_told_in_a_sentence(tmp_path, monkeypatch):
-    class Broken(sweep.ProcessPoolExecutor):
+    class Broken(workers.ProcessPoolExecutor):
         def submit(self, *_, **__):
             lost = Future()
-            lost.set_exception(sweep.BrokenExecutor("gone"))
+            lost.set_exception(workers.BrokenExecutor("gone"))
             return lost
 
-    monkeypatch.setattr(sweep, "ProcessPoolExecutor", Broken)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Broken)
     runs = [RunSpec(method=method, width=16, depth=2, epochs=1, data="tiny") for method in ("bp", "fa")]
     with pytest.raises(sweep.WorkerKilled, match=r"the same command goes on$"):
         sweep.train_all(runs, Store(tmp_path), 1)
@@ -173,8 +289,8 @@ def test_a_killed_worker_is_told_in_a_sentence(tmp_path, monkeypatch):
 
 def test_methods_with_one_seed_see_the_same_batches_and_weights(tmp_path):
     """Before the first update every method has the same network: its first-batch loss is the same."""
-    from creditaudit import data
-    from creditaudit.engine import Stack
+    from creditaudit.engine import data
+    from creditaudit.engine.step import Stack
 
     losses = []
     for method in ("bp", "fa", "dfa"):
@@ -221,8 +337,9 @@ def test_a_damaged_record_is_refused_in_a_sentence(tmp_path, content):
         path.mkdir()
     else:
         path.write_bytes(content)
-    with pytest.raises(RecordError, match=r"delete .* to have it made again"):
-        store.get(spec)
+    for ask in (store.get, lambda spec: store.missing([spec]), lambda spec: sweep.train_all([spec], store)):
+        with pytest.raises(RecordError, match=r"delete .* to have it made again"):
+            ask(spec)
 
 
 def test_a_gpu_that_is_not_there_is_said_to_be_missing(tmp_path, monkeypatch):
@@ -244,7 +361,7 @@ def test_the_key_ignores_fields_at_their_default():
         ({"method": "dfa", "widht": 8}, "did you mean 'width'"),
         ({"method": "dfa", "lr": "1e-3"}, "1.0e-3"),
         ({"method": "dfa", "k": 5}, "0..4"),
-        ({"method": "backprop"}, "'bp', 'fa'"),
+        ({"method": "backprop"}, "bp, fa"),
         ({"method": "dfa", "epochs": 0}, "greater than or equal to 1"),
         ({"method": "dfa", "epochs": 2.5}, "epochs"),
     ],
@@ -264,3 +381,25 @@ def test_a_null_that_no_feedback_matrix_touches_is_not_invented(tmp_path):
     """FA at L = 2: the only deep block gets the exact gradient, so fresh matrices change nothing there."""
     assert train.run(RunSpec(method="fa", **TINY), Store(tmp_path)).final["fresh_null"] is None
     assert train.run(RunSpec(method="dfa", **TINY), Store(tmp_path)).final["fresh_null"]["std"] > 0
+
+
+def test_a_run_that_left_the_finite_numbers_says_so():
+    assert not as_record(method="dfa").diverged
+    assert as_record(method="dfa", final={"h_norm": [1.0, 1.0, 1.0, 1.0, None]}).diverged
+    gone = as_record(method="dfa", epochs=2, epochs_data={"train_loss": [2.0, None]})
+    assert gone.diverged and "Diverged" in Runs([gone.spec], [gone], "paper").provenance_note()
+
+
+def test_a_run_that_overflows_is_a_result(tmp_path):
+    """Recorded and readable like any other, and flagged."""
+    store, spec = Store(tmp_path), RunSpec(method="dfa", **TINY | {"lr": 1.0, "epochs": 2})
+    initial = train.Training.complete
+
+    def explode(training, progress):
+        training.stack.buffers.flat.mul_(1e30)
+        return initial(training, progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.Training, "complete", explode)
+        train.run(spec, store)
+    assert store.get(spec).diverged and store.missing([spec]) == []

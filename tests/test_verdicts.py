@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from creditaudit import verdicts
+from creditaudit.study import verdicts
 
 ALPHA = 0.05
 SLACK = 0.015  # four standard errors of a rate of 5 % over the draws below

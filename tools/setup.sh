@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Make the virtual environment that the Makefile uses: find a Python, create the environment, let uv install the
-# hash-locked requirements and this project. No sudo. Every way to fail ends in one sentence.
+# hash-locked requirements and this project; with a second word `cluster` or `browser`, what a Dask cluster or the
+# tests in a browser need (requirements-<word>.lock). No sudo.
+# Every way to fail ends in one sentence.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
@@ -32,11 +34,25 @@ check_disk() {
     ((free_gb >= needed_gb)) || stop "needs $needed_gb GB of free disk for the Python packages, this disk has $free_gb GB"
 }
 
-# Run quietly; on failure say what was being done, and why it failed as far as the log tells.
+# A sign of life every few seconds.
+tick() {
+    local waited=0
+    while sleep 8 >/dev/null 2>&1; do
+        waited=$((waited + 8))
+        echo "  $1: $waited s, $(du -sm "$venv" 2>/dev/null | cut -f1) MB in $venv"
+    done
+}
+
+# Run with nothing but signs of life; on failure say what was being done, and why it failed as far as the log tells.
 try() {
-    local what=$1
+    local what=$1 ticker failed=0
     shift
-    "$@" >"$log" 2>&1 && return
+    tick "$what" &
+    ticker=$!
+    "$@" >"$log" 2>&1 || failed=1
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    ((failed)) || return 0
     if grep -q "No space left" "$log"; then
         stop "the disk filled up while $what; free $needed_gb GB and run make setup again"
     elif grep -qiE "hash(es)? mismatch|do not match the hashes" "$log"; then
@@ -46,6 +62,14 @@ try() {
     fi
     stop "$what failed: $(grep -v '^ *$' "$log" | tail -n 1) (all of it: $log)"
 }
+
+extra=${2:-}
+if [[ -n $extra ]]; then
+    try "installing requirements-$extra.lock" "$venv/bin/uv" pip install --compile-bytecode --python "$venv/bin/python" \
+        --require-hashes -r "requirements-$extra.lock"
+    touch "$venv/.$extra"
+    exit
+fi
 
 python=$(find_python)
 compgen -G "$venv/lib/python3*/site-packages/torch/version.py" >/dev/null || check_disk

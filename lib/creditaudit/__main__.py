@@ -2,14 +2,60 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+STOPS = (signal.SIGINT, signal.SIGTERM)  # a scheduler's stop is told and resumed like Ctrl-C
+STOPPED = "stopped; nothing that was finished is lost, the same command goes on"
+PATIENCE = 3.0  # seconds in which a second Ctrl-C asks for nothing new
+TIDYING = 5.0  # seconds that workers and threads get to end by themselves
+
+
+class _Stop:
+    """Ctrl-C, or a scheduler's SIGTERM: once a KeyboardInterrupt, however often the key is pressed."""
+
+    def __init__(self) -> None:
+        self.asked = -PATIENCE
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):  # nothing is under way, and an exception could surface as any error: leave at once
+            os.write(2, f"{STOPPED}\n".encode())
+            os._exit(130)
+        now = time.monotonic()
+        if now - self.asked >= PATIENCE:
+            self.asked = now
+            raise KeyboardInterrupt
+
+    @property
+    def is_recent(self) -> bool:
+        return time.monotonic() - self.asked < PATIENCE
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_stop = _Stop()
+if __name__ == "__main__":
+    for number in STOPS:
+        signal.signal(number, _stop)
+
+from creditaudit.mistakes import Mistake  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         if hasattr(options, "profile"):
             _check_profile(options.profile)
         status = _VERBS[options.verb](options) or 0
@@ -21,40 +67,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         print("stopped, because nobody reads the output any more; the same command goes on", file=sys.stderr)
         return 141  # as a shell reports a closed pipe
-    except _known_errors() as error:
-        print(f"{type(error).__name__}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
+    except (Mistake, OSError) as error:
+        print(f"{type(error).__name__}: {error}" if not isinstance(error, Mistake) else error, file=sys.stderr)
         return getattr(error, "exit_code", 1)
     except KeyboardInterrupt:
-        print("stopped; nothing that was finished is lost, the same command goes on", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
+        return 130
+    except Exception:
+        if not _stop.is_recent:
+            raise
+        print(STOPPED, file=sys.stderr)  # torch and others turn an interrupted import into errors of their own
         return 130
 
 
+def _leave(status: int) -> None:
+    """Exit; after a stop without further ado, and soon, whatever threads and workers are still doing."""
+    if status == 130:
+        for each in STOPS:
+            signal.signal(each, signal.SIG_IGN)
+        last = threading.Timer(TIDYING, os._exit, (status,))
+        last.daemon = True
+        last.start()
+    sys.exit(status)
+
+
 def _check_profile(name: str) -> None:
-    from creditaudit import params
+    from creditaudit.study import params
 
     params.profile_entry(name)
-
-
-def _known_errors() -> tuple[type[Exception], ...]:
-    """Mistakes a person can mend get one message; anything else is a bug and shows its traceback."""
-    from creditaudit import chapters, claimspec, fetch, notebooks, params, records, spec, sweep, verify, yamlfile
-
-    return (
-        spec.SpecError,
-        yamlfile.YamlError,
-        params.ParameterError,
-        claimspec.ClaimsError,
-        records.RecordError,
-        notebooks.NotebookError,
-        chapters.AppendixError,
-        fetch.DataUnavailable,
-        sweep.Interrupted,
-        sweep.RunsFailed,
-        sweep.WorkerKilled,
-        sweep.NoDevice,
-        verify.VerificationFailed,
-        OSError,
-    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +108,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _executor(text: str) -> str:
+    if not re.fullmatch(r"dask(://[^\s/]+:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither dask nor dask://HOST:PORT")
+    return text
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    part, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 3/8, from 1/8 to 8/8")
+    return part, parts
+
+
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
@@ -75,16 +129,18 @@ def _positive(text: str) -> int:
 
 
 _WHAT = ("profile", "section", "set")
-_HOW = ("jobs", "device", "dry")
+_HOW = ("jobs", "device", "executor", "dry")
 _HELP = {
     "data": ("fetch CIFAR-10 into data/ and verify it", ()),
     "reproduce": ("train, run the notebooks, check the claims, render the appendix", (*_WHAT, *_HOW, "strict")),
-    "train": ("only the training runs; finished ones are kept", (*_WHAT, *_HOW)),
+    "train": ("only the training runs; finished ones are kept", (*_WHAT, *_HOW, "shard")),
+    "collect": ("take the records that another machine made", ("folder", "profile")),
     "notebooks": ("only run the notebooks over their parameter sets", _WHAT),
     "claims": ("print the verdict on every published claim", ("profile", "strict")),
     "appendix": ("render the appendix from the records, without training", ("profile",)),
+    "certificate": ("compare the runs trained here with the committed ones", ("profile", "run")),
+    "lab": ("open copies of the notebooks in JupyterLab, to play with", ("section", "set", "shown")),
     "verify-paper": ("retrain N committed runs of the paper profile and compare", ("section", "set", "n", "jobs")),
-    "bench": ("measure the training step against the usual loops", ()),
 }
 _FLAGS = {
     "profile": (("--profile",), {"default": "quick", "help": "smoke, quick (default) or paper"}),
@@ -102,14 +158,19 @@ _FLAGS = {
             "help": "cpu (default), or cuda: stacked runs, not tested on a GPU",
         },
     ),
+    "executor": (("--executor",), {"type": _executor, "help": "dask, or dask://HOST:PORT (default: processes here)"}),
+    "shard": (("--shard",), {"type": _part, "metavar": "I/N", "help": "the runs of part I of N, e.g. 3/8"}),
+    "folder": (("folder",), {"type": Path, "help": "holds records of the other machine, e.g. its outputs/paper"}),
     "dry": (("--dry-run",), {"action": "store_true", "help": "list what would be trained, with its cost"}),
-    "strict": (("--strict",), {"action": "store_true", "help": "fail on a contradicted claim without explanation"}),
+    "strict": (("--strict",), {"action": "store_true", "help": "fail on what is unexplained, or a failed finding"}),
+    "run": (("--run",), {"metavar": "KEY", "help": "every number in which this run differs"}),
+    "shown": (("--profile",), {"default": "paper", "help": "whose values stand in the section's first cell (paper)"}),
     "n": (("-n",), {"type": _positive, "default": 3, "help": "how many runs (default 3)"}),
 }
 
 
 def _data(options: argparse.Namespace) -> None:
-    from creditaudit import fetch
+    from creditaudit.runs import fetch
 
     fetch.cifar10()
 
@@ -120,7 +181,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _train(options)
     pairs = pipeline.chosen(options.section, options.set)
-    return pipeline.reproduce(options.profile, pairs, options.jobs, options.device, options.strict)
+    return pipeline.reproduce(options.profile, pairs, options.jobs, options.device, options.strict, options.executor)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -128,10 +189,16 @@ def _train(options: argparse.Namespace) -> int:
 
     pairs = pipeline.chosen(options.section, options.set)
     if options.dry_run:
-        pipeline.dry_run(options.profile, pairs, options.jobs)
+        pipeline.dry_run(options.profile, pairs, options.jobs, getattr(options, "shard", None))
     else:
-        pipeline.train(options.profile, pairs, options.jobs, options.device)
+        pipeline.train(options.profile, pairs, options.jobs, options.device, options.executor, options.shard)
     return 0
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from creditaudit import pipeline
+
+    return pipeline.collect(options.folder, options.profile)
 
 
 def _notebooks(options: argparse.Namespace) -> None:
@@ -139,20 +206,44 @@ def _notebooks(options: argparse.Namespace) -> None:
 
     pairs = pipeline.chosen(options.section, options.set)
     pipeline.run_notebooks(options.profile, pairs)
-    if any(section == pipeline.OVERVIEW for section, _ in pairs):
-        pipeline.overview(options.profile)
+    pipeline.run_last(options.profile, {section for section, _ in pairs})
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from creditaudit import claims
+    from creditaudit.study import claims
 
-    return claims.run(options.profile, options.strict)
+    results = claims.run(options.profile)
+    if not options.strict:
+        return 0
+    from creditaudit import pipeline  # late: what only lists claims needs no pages
+
+    return pipeline.strictly(options.profile, results)
 
 
-def _appendix(options: argparse.Namespace) -> int:
+def _appendix(options: argparse.Namespace) -> None:
     from creditaudit import pipeline
 
-    return pipeline.rerender(options.profile)
+    pipeline.rerender(options.profile)
+
+
+def _certificate(options: argparse.Namespace) -> int:
+    from creditaudit.study import certification
+
+    if options.run:
+        for place, committed, here in certification.differences(options.profile, options.run):
+            print(f"{place}: committed {committed}, here {here}")
+        return 0
+    issued = certification.issue(options.profile)
+    if issued is None:
+        raise certification.NotCompared(f"profile {options.profile} has no committed reference to compare with")
+    print(*issued.lines(), sep="\n")
+    return int(issued.verdict == "differs")
+
+
+def _lab(options: argparse.Namespace) -> int:
+    from creditaudit import lab
+
+    return lab.open_lab(options.section, options.set, options.profile)
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -162,23 +253,18 @@ def _verify(options: argparse.Namespace) -> int:
     return verify.verify("paper", specs, options.n, options.jobs)
 
 
-def _bench(options: argparse.Namespace) -> None:
-    from creditaudit import bench
-
-    bench.run()
-
-
 _VERBS = {
     "data": _data,
     "reproduce": _reproduce,
     "train": _train,
+    "collect": _collect,
     "notebooks": _notebooks,
     "claims": _claims,
     "appendix": _appendix,
+    "certificate": _certificate,
+    "lab": _lab,
     "verify-paper": _verify,
-    "bench": _bench,
 }
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is told and resumed like Ctrl-C
-    sys.exit(main())
+    _leave(main())

@@ -1,7 +1,10 @@
 """Where things live. Everything hangs off the project root."""
 
 import os
+import re
 from pathlib import Path
+
+from creditaudit.mistakes import Mistake
 
 ROOT = Path(os.environ.get("CREDITAUDIT_ROOT") or Path(__file__).parents[2]).resolve()
 NOTEBOOKS = ROOT / "notebooks"
@@ -13,9 +16,22 @@ INTERACTIVE = "interactive"  # the profile of whatever a person tries out in Jup
 RUNNER = "CREDITAUDIT_RUNNER"  # the environment variable by which a notebook knows that it is executed by papermill
 
 
+class Misnamed(Mistake, ValueError):
+    """A name that is to become a part of a path would lead elsewhere."""
+
+
+def file_name(name: str, what: str) -> str:
+    """The name, where it is one: it begins with a letter or digit and has no slashes, dots or blanks."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", name):
+        raise Misnamed(
+            f"{what} {name!r}: a name here has only letters, digits, - and _, and begins with one of the first"
+        )
+    return name
+
+
 def profile_dir(profile: str) -> Path:
     """The folder that holds everything one profile produces."""
-    return OUTPUTS / profile
+    return OUTPUTS / file_name(profile, "profile")
 
 
 def at_play() -> bool:

@@ -3,31 +3,22 @@
 Every step looks at what is there and does only what is left, so the whole can be repeated at any time.
 """
 
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from creditaudit import (
-    appendix,
-    claims,
-    claimspec,
-    cost,
-    explanations,
-    fetch,
-    identity_rows,
-    notebooks,
-    params,
-    paths,
-    protocol,
-    readme,
-    stamps,
-    sweep,
-    verified,
-)
-from creditaudit.chapters import AppendixError
-from creditaudit.records import Store
-from creditaudit.spec import RunSpec, SpecError
-from creditaudit.yamlfile import nearest
+from creditaudit import paths
+from creditaudit.bind import appendix, notebooks, stamps
+from creditaudit.bind.appendix import AppendixError
+from creditaudit.engine.spec import RunSpec, SpecError
+from creditaudit.runs import arrivals, cost, identity_rows, schedule
+from creditaudit.runs.progress import Tally, heartbeat
+from creditaudit.runs.records import Store, Unwritable, sweep_scratch
+from creditaudit.runs.yamlfile import nearest
+from creditaudit.study import certification, claims, claimspec, params, sections, verified
+from creditaudit.study.result import Result
 
-OVERVIEW = "overview"  # read first, executed last: it shows the verdicts on all the others
+LAST = ("overview", "disagreements", "register")  # executed after the claims: they show the verdicts on all the others
 
 Chosen = list[tuple[str, str]]
 
@@ -49,7 +40,7 @@ def chosen(section: str | None = None, set_name: str | None = None) -> Chosen:
 
 def runs(profile: str, pairs: Chosen) -> list[RunSpec]:
     """Every run these sections need, each once."""
-    needed = [spec for pair in pairs for spec in protocol.runs_of(pair[0], params.parameters(*pair, profile))]
+    needed = [spec for pair in pairs for spec in sections.runs_of(pair[0], params.parameters(*pair, profile))]
     return list(dict.fromkeys(needed))
 
 
@@ -70,24 +61,53 @@ def overruled(profile: str, pairs: Chosen) -> str | None:
 
 
 def check(profile: str) -> None:
-    """Refuse what is misspelt anywhere, before anything starts: in every section's parameters, claims, explanations."""
+    """Refuse what is misspelt anywhere, before anything starts: in every section's parameters, in the claims."""
     for pair in chosen():
         try:
             runs(profile, [pair])
         except SpecError as error:
             raise params.ParameterError(f"params/{'/'.join(pair)}.yaml, profile {profile}: {error}") from None
-    explanations.load_explanations(claimspec.load_claims())
+    claimspec.load_claims()
 
 
-def train(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu") -> None:
+def train(
+    profile: str,
+    pairs: Chosen,
+    jobs: int | None = None,
+    device: str = "cpu",
+    executor: str | None = None,
+    part: tuple[int, int] | None = None,
+) -> None:
     check(profile)
     if note := overruled(profile, pairs):
         print(note)
-    specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
-    if any(spec.data == "cifar10" for spec in store.missing(specs)) or _unmeasured(profile, pairs):
+    specs, store, trained = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile)), 0
+    specs = schedule.shard(specs, *part) if part else specs
+    missing = store.missing(specs)
+    needed_here = executor is None and any(spec.data == "cifar10" for spec in missing)
+    if needed_here or _unmeasured(profile, pairs):
+        from creditaudit.runs import fetch
+
         fetch.cifar10()
-    trained = sweep.train_all(specs, store, jobs, device)
-    print(f"training: {trained} runs trained, {len(specs) - trained} were there already")
+    if missing:
+        print(f"training: {len(missing)} runs to train, {len(specs) - len(missing)} are there already", flush=True)
+        from creditaudit.runs import sweep  # late: torch takes seconds
+
+        measured = certification.reference(profile).all()
+        trained = sweep.train_all(specs, store, jobs, device, executor, part, measured)
+    others = f"{len(specs) - trained} were there already" + (f" (part {part[0]} of {part[1]})" if part else "")
+    print(f"training: {trained} runs trained, {others}")
+
+
+def collect(folder: Path, profile: str) -> int:
+    """Take the records that another machine made; 1 where some were refused."""
+    asked = {spec.but(seed=0) for spec in runs(profile, chosen())}
+    found = arrivals.collect(folder, Store(paths.profile_dir(profile)), lambda spec: spec.but(seed=0) in asked)
+    for reason in found.refused:
+        print(f"not taken: {reason}")
+    there = f"{len(found.there_already)} were there already with the same numbers"
+    print(f"{len(found.taken)} records taken, {there}, {len(found.refused)} not taken")
+    return 1 if found.refused else 0
 
 
 def _unmeasured(profile: str, pairs: Chosen) -> bool:
@@ -100,13 +120,14 @@ def _unmeasured(profile: str, pairs: Chosen) -> bool:
     )
 
 
-def dry_run(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
+def dry_run(profile: str, pairs: Chosen, jobs: int | None = None, part: tuple[int, int] | None = None) -> None:
     """What `train` would do, and what it would cost."""
     if note := overruled(profile, pairs):
         print(note)
     specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
-    jobs = jobs or sweep.cores()
-    measured = store.all() or Store(paths.profile_dir("paper")).all()
+    specs = schedule.shard(specs, *part) if part else specs
+    jobs = jobs or cost.cores()
+    measured = store.all() or certification.reference(profile).all() or Store(paths.profile_dir("paper")).all()
     missing, cpu = store.missing(specs), cost.usual_cpu(measured)
     seconds = [cost.cpu_seconds(spec, measured) for spec in missing]
     for spec, second in zip(missing, seconds, strict=True):
@@ -119,37 +140,93 @@ def dry_run(profile: str, pairs: Chosen, jobs: int | None = None) -> None:
 
 
 def run_notebooks(profile: str, pairs: Chosen) -> None:
-    """All but the overview, which shows the verdicts and comes after them."""
+    """All but those that show the verdicts of all sections, and come after them; side by side, one per core."""
     inputs = _read_by(pairs, profile)
-    for pair in pairs:
-        if pair[0] != OVERVIEW:
-            notebooks.execute(*pair, profile, inputs=inputs[pair])
+    sweep_scratch(paths.profile_dir(profile))
+    first = sorted(pairs, key=lambda pair: bool(inputs[pair]))  # one that reads no records computes: it takes longest
+    _side_by_side("notebooks", profile, {pair: inputs[pair] for pair in first if pair[0] not in LAST})
 
 
-def overview(profile: str) -> None:
-    everything = (paths.profile_dir(profile) / "runs").glob("*.json")  # it tells what they all cost
-    shown = [paths.profile_dir(profile) / name for name in ("claims.json", "identity.json", verified.FILE)]
-    asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # it counts the runs these ask for
-    notebooks.execute(OVERVIEW, params.DEFAULT_SET, profile, inputs=[*everything, *shown, *asked])
+def _side_by_side(what: str, profile: str, inputs: dict[tuple[str, str], list[Path]]) -> None:
+    tally = Tally(what, len(inputs))
+
+    def execute(pair: tuple[str, str]) -> None:
+        notebooks.execute(*pair, profile, inputs=inputs[pair])
+        tally.done += 1
+
+    pool = ThreadPoolExecutor(cost.cores())  # threads: the kernels do the work
+    try:
+        with heartbeat(tally.status):
+            executed = [pool.submit(execute, pair) for pair in inputs]
+            for each in as_completed(executed):
+                if isinstance(error := each.exception(), Unwritable):
+                    raise error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    for each in executed:
+        each.result()  # one that failed did not keep the others from being executed
 
 
-def reproduce(profile: str, pairs: Chosen, jobs: int | None = None, device: str = "cpu", strict: bool = False) -> int:
+def run_last(profile: str, wanted: Collection[str] = LAST) -> None:
+    """The notebooks that read the claims and records of all sections."""
+    everything = (paths.profile_dir(profile) / "runs").glob("*.json")  # they tell what they all cost
+    names = ("claims.json", "identity.json", verified.FILE, certification.FILE)
+    shown = [paths.profile_dir(profile) / name for name in names]
+    asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # they count the runs these ask for
+    inputs = [*everything, *shown, *asked]
+    _side_by_side("last notebooks", profile, {(name, params.DEFAULT_SET): inputs for name in LAST if name in wanted})
+
+
+def reproduce(
+    profile: str,
+    pairs: Chosen,
+    jobs: int | None = None,
+    device: str = "cpu",
+    strict: bool = False,
+    executor: str | None = None,
+) -> int:
     """All steps; the appendix is bound when every notebook of it has been executed."""
-    train(profile, pairs, jobs, device)
+    train(profile, pairs, jobs, device, executor)
     # The other sections' pages, where they exist, are bound too, and must not be older than their records.
     run_notebooks(profile, [p for p in chosen() if p in pairs or notebooks.executed_path(*p, profile).exists()])
-    status = claims.run(profile, strict)
-    overview(profile)
+    results = claims.run(profile)
+    certificate = certification.issue(profile)
+    run_last(profile)
+    status = strictly(profile, results) if strict else 0
     absent = [pair for pair in chosen() if not notebooks.executed_path(*pair, profile).exists()]
     if absent:
         print(f"no appendix yet: {', '.join('/'.join(pair) for pair in absent)} not executed in profile {profile}")
     else:
         bind(profile)
+    if certificate:
+        print(*certificate.lines(), sep="\n")
+        status = max(status, int(certificate.verdict == "differs"))
     return status
+
+
+def strictly(profile: str, results: Iterable[Result]) -> int:
+    """1 where a finding on the executed pages fails, or a contradicted claim is named by none that holds."""
+    found = list(notebooks.findings(profile))
+    problems = [f"{page}: {' '.join(text.split())}" for page, state, text in found if state == "fails"]
+    held = "\n".join(text for _, state, text in found if state == "holds")
+    contradicted = [result.id for result in results if result.verdict == "contradicted"]
+    problems += [
+        f"{name} is contradicted, and no finding that holds names it: say why, with its id in backticks, in "
+        f"notebooks/disagreements.ipynb, then `make notebooks PROFILE={profile}`"
+        for name in contradicted
+        if f"`{name}`" not in held
+    ]
+    for problem in problems:
+        print(f"STRICT: {problem}")
+    if not problems:
+        print(f"STRICT: none of {len(found)} findings fails; they name every contradicted claim ({len(contradicted)})")
+    return 1 if problems else 0
 
 
 def bind(profile: str) -> None:
     """The appendix from the executed notebooks, and for the paper profile the numbers on the front page."""
+    from creditaudit import readme  # late: it draws its tables as the notebooks do
+
     if profile == readme.PROFILE:
         readme.refresh()
     made = [notebooks.executed_path(*pair, profile) for pair in chosen()]
@@ -159,12 +236,14 @@ def bind(profile: str) -> None:
     if all(stamps.is_current(path, stamp) for path in targets):
         print("appendix: up to date")
         return
-    for path in appendix.render(profile):
+    with heartbeat(lambda: "appendix: rendering"):
+        made = appendix.render(profile)
+    for path in made:
         stamps.remember(path, stamp)
         print(f"{paths.shown(path)}: {path.stat().st_size / 1e6:.1f} MB")
 
 
-def rerender(profile: str) -> int:
+def rerender(profile: str) -> None:
     """From the records alone, without training: notebooks, claims, appendix."""
     check(profile)
     pairs = chosen()
@@ -176,10 +255,9 @@ def rerender(profile: str) -> int:
             f"`make reproduce PROFILE={profile}` trains first"
         )
     run_notebooks(profile, pairs)
-    status = claims.run(profile)
-    overview(profile)
+    claims.run(profile)
+    run_last(profile)
     bind(profile)
-    return status
 
 
 def _read_by(pairs: Chosen, profile: str) -> dict[tuple[str, str], list[Path]]:

@@ -1,15 +1,18 @@
-"""The numbers on the front page: README.md's marked blocks, written from the committed paper records.
+"""The front page's marked blocks, written from the committed paper profile: what was found, and the verdicts.
 
 A block stands between `<!-- name -->` and `<!-- /name -->`. `make appendix PROFILE=paper` refreshes them; a test
 fails when one is out of date.
 """
 
+import json
 import re
 
-from creditaudit import claims, overview, paths
-from creditaudit.claims import load_claims
-from creditaudit.display import as_markdown
-from creditaudit.records import Store
+from creditaudit import paths
+from creditaudit.bind import appendix, notebooks
+from creditaudit.runs.records import write_atomically
+from creditaudit.show import register
+from creditaudit.show.display import as_markdown
+from creditaudit.study import judge_all
 
 README = paths.ROOT / "README.md"
 PROFILE = "paper"
@@ -17,12 +20,19 @@ PROFILE = "paper"
 
 def blocks() -> dict[str, str]:
     """Name of each generated block and what belongs into it."""
-    results = claims.check(load_claims(), Store(paths.profile_dir(PROFILE)), PROFILE)
     return {
-        "verdicts": as_markdown(overview.summary_table(results)),
-        "certainty": claims.summary(results).sentence,
-        "cost": overview.cost(PROFILE, overview.ladders(PROFILE)),
+        "results": "\n".join(f"- {text}" for text in found()),
+        "verdicts": as_markdown(register.counts(judge_all(PROFILE))),
     }
+
+
+def found() -> list[str]:
+    """What the cells tagged `front-page` say, in the appendix's order, where it holds."""
+    pages = [json.loads(notebooks.executed_path(*pair, PROFILE).read_text("utf-8")) for pair in appendix.contents()]
+    cells = [cell for page in pages for cell in page["cells"] if "front-page" in cell["metadata"].get("tags", [])]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    holding = [each for each in outputs if each["metadata"]["text/markdown"]["finding"]["state"] == "holds"]
+    return ["".join(each["data"]["text/markdown"]) for each in holding]
 
 
 def filled(text: str, contents: dict[str, str]) -> str:
@@ -36,4 +46,4 @@ def filled(text: str, contents: dict[str, str]) -> str:
 
 
 def refresh() -> None:
-    README.write_text(filled(README.read_text(), blocks()))
+    write_atomically(README, filled(README.read_text(), blocks()))

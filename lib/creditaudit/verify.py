@@ -1,23 +1,23 @@
 """Retrain a few committed runs from scratch and compare: the records are what this code makes."""
 
-import math
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from creditaudit import cost, identity, identity_rows, params, paths, sweep, verified
-from creditaudit.records import Record, Store
-from creditaudit.spec import RunSpec
-from creditaudit.verified import ACCURACY_TOLERANCE, DECADES, Outcome, Retrained
+from creditaudit import paths
+from creditaudit.engine.spec import RunSpec
+from creditaudit.measure import identity
+from creditaudit.mistakes import Mistake
+from creditaudit.runs import compare, cost, identity_rows, sweep
+from creditaudit.runs.compare import IDENTITY_TOLERANCE, Outcome
+from creditaudit.runs.records import Record, Store
+from creditaudit.study import params, verified
 
-IDENTITY_TOLERANCE = 1e-5  # one forward pass in float32, on any CPU
 NOTHING = "nothing was compared, and what was retrained is not kept"
 
 
-class VerificationFailed(RuntimeError):
+class VerificationFailed(Mistake, RuntimeError):
     """Runs could not be retrained, so there is nothing to compare."""
 
 
@@ -37,7 +37,11 @@ def _retrain(profile: str, sample: Sequence[Record], known: Sequence[Record], jo
     """Train the runs again, compare, and note what came out."""
     seconds = sum(cost.cpu_seconds(record.spec, known) for record in sample)
     print(f"retraining {len(sample)} runs, about {seconds / 60:.0f} core-minutes", flush=True)
-    found = [_compare(record, again) for record, again in _retrained(sample, jobs)]
+    found = []
+    for record, again in _retrained(sample, jobs):
+        comparison = compare.compare(record, again)
+        print(comparison.sentence())
+        found.append(verified.retrained(record, again, comparison))
     noted = verified.add(profile, found)
     print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
     return [row.outcome for row in found]
@@ -64,70 +68,8 @@ def _remeasure(set_name: str, profile: str) -> int:
     shape = asked["width"], asked["depth"]
     kept = identity_rows.stored(*shape, profile, asked["data"])
     again = {seed: identity.measure(*shape, seed, asked["data"]) for seed in kept}
-    off = max(
-        (abs(a - b) for seed in kept for a, b in zip(_flat(kept[seed]), _flat(again[seed]), strict=True)), default=0.0
-    )
+    off = max((compare.identity_off(kept[seed], again[seed]) for seed in kept), default=0.0)
     print(
         f"identity check {set_name}, {len(kept)} seeds: largest difference {off:.1e}, allowed {IDENTITY_TOLERANCE:.0e}"
     )
     return 0 if kept and off <= IDENTITY_TOLERANCE else 1
-
-
-def _flat(row: dict[str, Any]) -> list[float]:
-    return [number for name in sorted(row) for number in (row[name] if isinstance(row[name], list) else [row[name]])]
-
-
-def _compare(committed: Record, again: Record) -> Retrained:
-    if (committed.epochs, committed.final) == (again.epochs, again.final):
-        print(f"{committed.spec.key}: bit-equal")
-        return verified.compared(committed, again, "bit-equal")
-    off = abs(committed.final["test_accuracy"] - again.final["test_accuracy"])
-    decades, alike = _decades(committed.final["h_norm"][-1], again.final["h_norm"][-1]), _made_alike(committed, again)
-    close = off <= ACCURACY_TOLERANCE and decades <= DECADES and not alike
-    where = (
-        "the same kind of CPU, so this should be bit-equal" if alike else "another kind of CPU or torch, or partly so"
-    )
-    first = next(_differences("", _contents(committed), _contents(again)), "a number's type")
-    print(
-        f"{committed.spec.key}: differs (first at {first}), accuracy by {off:.4f}, log10 ||h_L|| by {decades:.1g} "
-        f"(allowed elsewhere: {ACCURACY_TOLERANCE:g} and {DECADES:g}); {where}: "
-        f"{'within tolerance' if close else 'FAILED'}"
-    )
-    outcome = "within tolerance" if close else "different"
-    return verified.compared(committed, again, outcome, off, decades if math.isfinite(decades) else None)
-
-
-def _made_alike(committed: Record, again: Record) -> bool:
-    """On the same kind of CPU with the same libraries, from the first epoch on."""
-    return _platform(committed.provenance) == _platform(again.provenance) and all(
-        maker[name] == again.provenance[name]
-        for maker in committed.provenance.get("resumed_from", [])
-        for name in ("cpu", "torch", "numpy")
-    )
-
-
-def _decades(a: float | None, b: float | None) -> float:
-    """How far apart two norms are; overflow (stored as nothing) agrees with itself only."""
-    if a is None or b is None:
-        return 0.0 if a is b else math.inf
-    return abs(math.log10(a / b))
-
-
-def _contents(record: Record) -> dict[str, Any]:
-    return {"epochs": record.epochs, "final": record.final}
-
-
-def _platform(source: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(source[name]) for name in ("cpu", "torch", "numpy", "threads", "device"))
-
-
-def _differences(place: str, a: Any, b: Any) -> Iterator[str]:
-    """Where two contents differ; a name or an entry that only one of them has is a difference."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for name in sorted(a.keys() | b.keys()):
-            yield from _differences(f"{place}.{name}".lstrip("."), a.get(name), b.get(name))
-    elif isinstance(a, list) and isinstance(b, list):
-        for index, pair in enumerate(zip_longest(a, b)):
-            yield from _differences(f"{place}[{index}]", *pair)
-    elif a != b:
-        yield place

@@ -1,0 +1,1 @@
+"""Measures the training step against the usual loops; `make bench`."""

@@ -1,0 +1,1 @@
+"""From notebooks to the appendix: papermill, chapters, HTML, PDF."""

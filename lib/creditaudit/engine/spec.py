@@ -1,0 +1,134 @@
+"""A run is a pure function of its `RunSpec`: one method, one shape, one k, one lambda, one seed.
+
+The spec is the unit of caching, parallelism and resume. Its key ignores fields at their default, so a
+field added later orphans no record that was made before it existed.
+"""
+
+import hashlib
+import json
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from creditaudit.engine import catalogue
+from creditaudit.mistakes import Mistake
+
+
+def _known(method: str) -> str:
+    if method not in (known := catalogue.entries()):
+        raise ValueError(f"unknown rule {method!r}: known are {', '.join(known)}")
+    return method
+
+
+Method = Annotated[str, AfterValidator(_known)]
+Normalise = Literal["sample", "batch", "none"]
+
+PIXELS, CLASSES = 3 * 32 * 32, 10
+TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}  # tiny: 52 of each class
+
+# Bump when the numerics of a run change: every older record then stops matching its spec.
+RECIPE = 1
+
+
+class SpecError(Mistake, ValueError):
+    """A run was described wrongly; the message names the field and what it may be."""
+
+
+class RunSpec(BaseModel):
+    """Everything that determines a run's numbers."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    method: Method
+    width: int = Field(256, ge=4, le=4096)  # d
+    depth: int = Field(4, ge=1, le=64)  # L
+    hidden: int | None = Field(None, ge=4, le=16384)  # inner width of a block; None is the stream's
+    k: int | None = Field(None, ge=0)  # trainable blocks, the last k of L; None means all
+    epochs: int = Field(100, ge=1, le=1000)
+    seed: int = Field(42, ge=0, lt=2**31)
+    penalty: float = Field(0.0, ge=0, le=100)  # lambda
+    normalise: Normalise | None = None  # of the credit; None is the rule's own choice
+    lr: float = Field(1e-3, gt=0, le=1)
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    batch: int = Field(128, ge=2, le=8192)
+    augment: bool = True
+    labels: Literal["true", "random"] = "true"  # of the training pictures
+    final_norm: bool = True  # LayerNorm before the head
+    data: Literal["cifar10", "tiny"] = "cifar10"
+    train_size: int | None = Field(None, ge=2)  # None is the whole set
+    test_size: int | None = Field(None, ge=2)
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise SpecError(_explain(error, fields)) from None
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        if self.k is None:
+            object.__setattr__(self, "k", self.depth)
+        if self.k > self.depth:
+            raise ValueError(f"k = {self.k} is impossible with depth = {self.depth}: allowed is 0..{self.depth}")
+        if not self.final_norm and self.method in ("ep", "sb", "cb"):
+            raise ValueError(f"final_norm = False is impossible with {self.method}, which reads credit through it")
+        if self.hidden == self.width:
+            object.__setattr__(self, "hidden", None)
+        if self.normalise == own_normalisation(self.method):
+            object.__setattr__(self, "normalise", None)
+        return self
+
+    @property
+    def normalisation(self) -> Normalise:
+        return self.normalise or own_normalisation(self.method)
+
+    @property
+    def steps(self) -> int:
+        """Training steps of the whole run."""
+        return self.epochs * -(-(self.train_size or TRAIN_PICTURES[self.data]) // self.batch)
+
+    def departures(self) -> dict[str, Any]:
+        """The fields that differ from their default, the only ones the key sees."""
+        fields = type(self).model_fields
+        values = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
+        if self.k == self.depth:
+            values.pop("k")
+        return values
+
+    @property
+    def key(self) -> str:
+        digest = hashlib.sha256(json.dumps([RECIPE, self.departures()], sort_keys=True).encode()).hexdigest()
+        return f"{self.method}-d{self.width}-L{self.depth}-k{self.k}-e{self.epochs}-s{self.seed}-{digest[:8]}"
+
+    def but(self, **changes: Any) -> "RunSpec":
+        """The same run with some fields changed (and checked again)."""
+        return RunSpec(**(self.model_dump() | changes))
+
+    def frozen(self) -> "RunSpec":
+        """The D3 reference: the same run with every block left at its random init."""
+        return self.but(k=0, penalty=0.0)
+
+
+def own_normalisation(method: str) -> Normalise:
+    """BP uses its exact gradient; local methods rescale each sample's credit to rms 1."""
+    return "none" if method == "bp" else "sample"
+
+
+def _explain(error: ValidationError, fields: dict[str, Any]) -> str:
+    lines = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"]) or "spec"
+        if problem["type"] == "extra_forbidden":
+            near = get_close_matches(name, RunSpec.model_fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"fields are {', '.join(RunSpec.model_fields)}"
+            lines.append(f"unknown field {name!r}: {hint}")
+        elif isinstance(problem["input"], str) and problem["type"].startswith("float"):
+            lines.append(f"{name}: {problem['input']!r} is a string, not a number (in YAML write 1.0e-3, not 1e-3)")
+        elif name == "spec":
+            lines.append(problem["msg"].removeprefix("Value error, "))
+        elif problem["type"] == "value_error":
+            lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ')}")
+        else:
+            lines.append(f"{name} = {fields.get(name)!r}: {problem['msg'].lower()}")
+    return "; ".join(lines)

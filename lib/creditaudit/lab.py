@@ -1,0 +1,97 @@
+"""`make lab`: JupyterLab on copies of the notebooks, so that playing cannot change what a profile means.
+
+A section may be opened with the values of a parameter set and a profile in its first cell. The server listens on this
+machine alone and asks for its token.
+"""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from creditaudit import paths
+from creditaudit.runs.records import write_atomically
+from creditaudit.runs.yamlfile import nearest
+from creditaudit.study import params
+from creditaudit.study.params import ParameterError
+
+START = "start.ipynb"
+
+
+def folder() -> Path:
+    return paths.profile_dir(paths.INTERACTIVE) / "notebooks"
+
+
+def prepare(section: str | None = None, set_name: str | None = None, profile: str = "paper") -> Path:
+    """Copy what is not there yet; returns the notebook to open first. A copy that was played with is kept."""
+    if section is None and set_name is not None:
+        raise ParameterError(f"SET={set_name} of which section? Say SECTION= too")
+    folder().mkdir(parents=True, exist_ok=True)
+    for path in sorted(paths.NOTEBOOKS.glob("*.ipynb")):
+        if not (folder() / path.name).exists():
+            shutil.copy(path, folder())
+    if section is None:
+        return folder() / START
+    source, known = params.source_path(section), params.sets(section)
+    set_name = set_name or params.defaults(section).get("set_name", known[0])
+    if set_name not in known:
+        raise ParameterError(f"{section} has no set {set_name!r}{nearest(set_name, known)}")
+    target = folder() / f"{section}--{set_name}--{profile}.ipynb"
+    if not target.exists():
+        values = params.parameters(section, set_name, profile)
+        write_atomically(target, json.dumps(_with_values(json.loads(source.read_text()), values), indent=1) + "\n")
+    return target
+
+
+def _with_values(notebook: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    for cell in notebook["cells"]:
+        if "parameters" in cell["metadata"].get("tags", []):
+            cell["source"] = assigned("".join(cell["source"]), values).splitlines(keepends=True)
+    return notebook
+
+
+def assigned(source: str, values: dict[str, Any]) -> str:
+    """A parameters cell with other values; types and comments stay."""
+    lines = source.splitlines(keepends=True)
+    for node in reversed(ast.parse(source).body):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        if target.id in values:
+            first, last = node.value.lineno - 1, node.value.end_lineno - 1
+            head, tail = _cut(lines[first], node.value.col_offset)[0], _cut(lines[last], node.value.end_col_offset)[1]
+            lines[first : last + 1] = [f"{head}{values[target.id]!r}{tail}"]
+    return "".join(lines)
+
+
+def _cut(line: str, byte: int) -> tuple[str, str]:
+    """ast counts columns in bytes."""
+    raw = line.encode()
+    return raw[:byte].decode(), raw[byte:].decode()
+
+
+def command(notebook: Path) -> list[str]:
+    root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    return [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", *root, str(notebook)]
+
+
+def environment() -> dict[str, str]:
+    """JupyterLab's question about its news would lie over the lights."""
+    settings = folder().parent / "jupyter"
+    text = json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}})
+    write_atomically(settings / "labconfig" / "page_config.json", text + "\n")
+    known = os.environ.get("JUPYTER_CONFIG_PATH")
+    return os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, [str(settings), known]))}
+
+
+def open_lab(section: str | None, set_name: str | None, profile: str) -> int:
+    """Until the server is stopped."""
+    notebook = prepare(section, set_name, profile)
+    print(f"copies of the notebooks are in {paths.shown(folder())}: delete one and make lab again to start afresh")
+    sys.stdout.flush()
+    try:
+        return subprocess.call(command(notebook), env=environment())
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,239 @@
+"""`creditaudit.alignment(model, credits, x, y)`: how the vectors that drive the blocks stand to the gradient.
+
+Conventions are the study's: a block's credit against the gradient where the block is entered (`_in`), and, as is more
+just to a vector that trains the block's weights, where it is left (`_out`); cosines keep their sign, and samples for
+which there is none are counted. The ceiling is what the exact gradient behind the block would reach at its input.
+The null is that of directions drawn sample by sample; feedback that all samples share scatters more than that.
+Where autograd does not return the gradient, all of this is measured by differences of the loss.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from creditaudit.measure import differences, inputs
+from creditaudit.measure.audit import as_it_was, find_path
+from creditaudit.measure.differences import Losses
+from creditaudit.measure.inputs import AuditError, Batch
+from creditaudit.measure.stream import Path
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+ETA = 0.01  # of nudging: the state moves by -eta a / rms(a)
+STEP = 1e-5  # of rho, in norms of the state; larger where the model does not run in float64
+RHO_DIRECTIONS = 32
+Credits = Sequence[Tensor] | Callable[[Any, Tensor], Sequence[Tensor]] | None
+
+
+@dataclass(frozen=True)
+class BlockAlignment:
+    """One call of a block. None: not defined for any sample, or the credit has not that state's shape."""
+
+    block: str
+    cosine_in: float | None
+    cosine_out: float | None
+    ceiling: float | None  # cosine of the gradient behind the block with the one before it
+    null_std: float  # of the mean cosine of random directions at the block's input; its mean is 0
+    rho_in: float | None  # correlation of <credit, move> with the change of the loss
+    rho_out: float | None
+    nudge_in: float | None  # mean change of the loss when the state moves against the credit: helps below 0
+    nudge_out: float | None
+    undefined: int  # samples without a cosine: no credit, or no gradient
+
+
+@dataclass(frozen=True)
+class Alignment:
+    blocks: list[BlockAlignment]
+    n: int
+    reference: str  # autograd, or differences
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Flat names and plain numbers; what is not defined is left out."""
+        rows = [{name: value for name, value in vars(row).items() if name != "block"} for row in self.blocks]
+        flat = {f"{prefix}{name}/{l}": value for l, row in enumerate(rows) for name, value in row.items()}
+        return {name: value for name, value in flat.items() if value is not None}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per block."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(row) for row in self.blocks])
+
+    def __str__(self) -> str:
+        head = f"alignment over n = {self.n} samples, gradient by {self.reference}"
+        return "\n".join([head, self.to_frame().to_string(index=False), *(f"  note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame().to_html(index=False, border=0, float_format="{:.3g}".format)
+        return f"<p>alignment over n = {self.n} samples, gradient by {self.reference}</p>{frame}"
+
+    def plot(self) -> "Figure":
+        """Cosines block by block, between the null band (± 1.96 std) and the ceiling."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.5, 2.8), layout="constrained")
+        ax, x = figure.subplots(), range(len(self.blocks))
+        band = [1.96 * row.null_std for row in self.blocks]
+        ax.fill_between(x, [-b for b in band], band, color="0.85", label="random directions")
+        for name, style in (("ceiling", "k_"), ("cosine_in", "ko"), ("cosine_out", "k^")):
+            values = [getattr(row, name) for row in self.blocks]
+            ax.plot(x, [math.nan if v is None else v for v in values], style, label=name, fillstyle="none")
+        ax.set(xlabel="block", ylabel="cosine with the gradient", ylim=(-1.05, 1.05), xticks=list(x))
+        ax.legend(fontsize=7)
+        return figure
+
+
+def alignment(
+    model: nn.Module,
+    credits: Credits,
+    x: Any,
+    y: Tensor | None = None,
+    blocks: Sequence[nn.Module | str] | None = None,
+) -> Alignment:
+    """Signed cosine, rho and nudging of every block's credit, with null band, ceiling and the count of undefined.
+
+    `credits` holds one tensor per call of a block, [n, ...] in the shape of the state before or behind it; or is a
+    function of (x, y) that returns them for a batch; or None for what `backward` sends to the blocks, the gradient
+    or what a library puts in its place.
+    """
+    inputs.check_model(model)
+    with as_it_was(model):
+        given = list(inputs.batches(model, x, y))
+        path = find_path(model, blocks, given[0])
+        reference = differences.check(model, path, given[0])
+        by_autograd = reference.last and reference.lower
+        sheets, start = [], 0
+        for batch in given:
+            stop = start + len(batch)
+            sheets.append(_Sheet(model, path, batch, _of_batch(credits, batch, start, stop, path), by_autograd))
+            start = stop
+        rows = [_row(sheets, path, call) for call in range(len(path.before))]
+    note = "autograd does not return the gradient here: cosines are measured by differences, without a ceiling"
+    kind = "autograd" if by_autograd else "differences"
+    return Alignment(rows, start, kind, [] if by_autograd else [note])
+
+
+def _of_batch(credits: Credits, batch: Batch, start: int, stop: int, path: Path) -> list[Tensor] | None:
+    if credits is None:
+        return None
+    if callable(credits):
+        found = list(credits(batch.arguments[0] if batch.arguments else batch.named, batch.y))
+    elif isinstance(credits, Sequence):
+        found = [credit[start:stop] if isinstance(credit, Tensor) else credit for credit in credits]
+    else:
+        kind = type(credits).__name__
+        raise AuditError(f"credits is a {kind}: pass one tensor per call of a block, a function or None")
+    if len(found) != len(path.before):
+        raise AuditError(
+            f"{len(found)} credits for {len(path.before)} calls of blocks: there must be one for each, in their order "
+            f"({', '.join(path.calls[: len(path.before)])})"
+        )
+    for credit, name in zip(found, path.calls, strict=False):
+        if not isinstance(credit, Tensor) or len(credit) != len(batch):
+            seen = len(credit) if isinstance(credit, Tensor) else type(credit).__name__
+            raise AuditError(
+                f"the credit of {name} must be a tensor with a row per picture ({len(batch)}); it is {seen}"
+            )
+    return [credit.detach().double() for credit in found]
+
+
+class _Sheet:
+    """One batch: its losses as a function of moves, the gradients if autograd has them, the credits."""
+
+    def __init__(
+        self, model: nn.Module, path: Path, batch: Batch, credits: list[Tensor] | None, by_autograd: bool
+    ) -> None:
+        self.losses, self.path, self.by_autograd = Losses(model, path, batch), path, by_autograd
+        self.sent = self.losses.gradients()[0] if by_autograd or credits is None else []
+        if credits is None:  # what arrives where a block is left drives it
+            credits = [self.sent[l].view_as(self.losses.states[l]) for l in path.after]
+        self.credits, self.measured = credits, {}
+
+    def fits(self, call: int, place: int) -> bool:
+        return self.credits[call].shape[1:] == self.losses.states[place].shape[1:]
+
+    def credit(self, call: int) -> Tensor:
+        return self.credits[call].flatten(1)
+
+    def cosines(self, vectors: Tensor, place: int) -> Tensor:
+        """Row cosines with the gradient, without any clamp; nan where one vector is zero."""
+        length = torch.linalg.vector_norm(vectors, dim=-1)
+        if self.by_autograd:
+            along = torch.linalg.vecdot(vectors, self.sent[place])
+        else:
+            unit = vectors / length.where(length > 0, 1.0)[:, None] * self.losses.lengths[place][:, None]
+            along = self.losses.slopes([{place: unit}]).values[0] / self.losses.lengths[place] * length
+        steep = self.steepness(place)
+        return along / torch.where(length * steep > 0, length * steep, torch.nan)
+
+    def steepness(self, place: int) -> Tensor:
+        """||g|| of every sample."""
+        if self.by_autograd:
+            return torch.linalg.vector_norm(self.sent[place], dim=-1)
+        if place not in self.measured:
+            self.measured[place] = differences.gradient_norms(self.losses, place, differences.DIRECTIONS)
+        return self.measured[place]
+
+    def change(self, place: int, moves: list[Tensor]) -> Tensor:
+        return self.losses.moved([{place: move} for move in moves]) - self.losses.base
+
+    def rho_pairs(self, call: int, place: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(1000 + place)
+        step = STEP if self.losses.dtype == torch.float64 else differences.COARSE_STEPS[0]
+        shape = (RHO_DIRECTIONS, *self.losses.states[place].flatten(1).shape)
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.losses.y.device)
+        drawn *= step * self.losses.lengths[place][:, None] / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
+        told = torch.linalg.vecdot(self.credit(call), drawn)
+        return told.flatten(), self.change(place, list(drawn)).flatten()
+
+    def nudged(self, call: int, place: int) -> Tensor:
+        a = self.credit(call)
+        return self.change(place, [-ETA * a / a.square().mean(-1, keepdim=True).sqrt()]).flatten()
+
+
+def _row(sheets: list[_Sheet], path: Path, call: int) -> BlockAlignment:
+    before, after = path.before[call], path.after[call]
+    found: dict[str, float | None] = {}
+    undefined = 0
+    if not any(sheets[0].fits(call, place) for place in (before, after)):
+        tensors = (sheets[0].credits[call], *(sheets[0].losses.states[place] for place in (before, after)))
+        own, entering, leaving = (list(tensor.shape[1:]) for tensor in tensors)
+        raise AuditError(
+            f"the credit of {path.calls[call]} is {own} for a picture: neither what enters that block ({entering}) nor "
+            f"what leaves it ({leaving})"
+        )
+    for side, place in (("out", after), ("in", before)):
+        if not sheets[0].fits(call, place):
+            found |= {f"cosine_{side}": None, f"rho_{side}": None, f"nudge_{side}": None}
+            continue
+        cosines = torch.cat([sheet.cosines(sheet.credit(call), place) for sheet in sheets])
+        undefined = int((~cosines.isfinite()).sum())
+        told, changed = (torch.cat(side) for side in zip(*(s.rho_pairs(call, place) for s in sheets[:4]), strict=True))
+        found |= {
+            f"cosine_{side}": _mean(cosines),
+            f"rho_{side}": _finite(torch.corrcoef(torch.stack([told, changed]))[0, 1].item()),
+            f"nudge_{side}": _mean(torch.cat([sheet.nudged(call, place) for sheet in sheets])),
+        }
+    behind = sheets[0].losses.states[after].shape == sheets[0].losses.states[before].shape
+    ceiling = None
+    if behind and sheets[0].by_autograd:
+        ceiling = _mean(torch.cat([sheet.cosines(sheet.sent[after], before) for sheet in sheets]))
+    defined = sum(len(sheet.losses.y) for sheet in sheets) - undefined
+    width = sheets[0].losses.states[before][0].numel()
+    null = 1 / math.sqrt(width * defined) if defined else math.nan
+    return BlockAlignment(block=path.calls[call], ceiling=ceiling, null_std=null, undefined=undefined, **found)
+
+
+def _mean(values: Tensor) -> float | None:
+    return _finite(values[values.isfinite()].mean().item())
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,117 @@
+"""Which modules of somebody's model are its blocks, where nobody says so.
+
+The class that repeats most, seen from outside: a ResNet's BasicBlock, InvertedResidual, EncoderBlock, BertLayer.
+What lies inside such a block repeats too, and does not count. A model without a repeated class is taken for a plain
+chain of weight layers (an MLP, AlexNet, VGG); its blocks are then all of them but the first and the last.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from creditaudit.measure.inputs import AuditError, Batch, run
+
+LISTS = (nn.ModuleList, nn.Sequential)
+
+
+def chosen(model: nn.Module, blocks: Sequence[nn.Module | str] | None, batch: Batch | None) -> list[nn.Module]:
+    """The blocks as named, or as found; a plain chain has to be run for that."""
+    if blocks is not None:
+        return _named(model, blocks)
+    if found := _repeated(model) or _listed(model):
+        return found
+    if batch is None:
+        raise AuditError("no class of modules repeats in this model: name its blocks, blocks=[...], or pass x and y")
+    return _between_first_and_last(model, batch)
+
+
+def is_weight_layer(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | _ConvNd) and not list(module.children())
+
+
+def call_order(model: nn.Module, modules: Iterable[nn.Module], batch: Batch) -> list[nn.Module]:
+    """Every call of these modules in one forward pass."""
+    order: list[nn.Module] = []
+    hooks = [module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in modules]
+    try:
+        run(model, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return order
+
+
+def _named(model: nn.Module, blocks: Any) -> list[nn.Module]:
+    if not isinstance(blocks, Iterable):
+        raise AuditError(f"blocks is a {type(blocks).__name__}: pass a list of modules, blocks=[...]")
+    names, known, found = dict(model.named_modules()), set(model.modules()), []
+    for block in blocks:
+        module = names.get(block) if isinstance(block, str) else block
+        if not isinstance(module, nn.Module) or module not in known:
+            raise AuditError(f"blocks must be modules of this model, or their names; {block!r:.60} is none")
+        found.append(module)
+    if not found:
+        raise AuditError("blocks is empty: name the modules to audit")
+    return list(dict.fromkeys(found))
+
+
+def _repeated(model: nn.Module) -> list[nn.Module]:
+    groups: dict[Any, list[nn.Module]] = defaultdict(list)
+    inside: dict[nn.Module, nn.Module | None] = {model: None}
+    for parent in model.modules():
+        for child in parent.children():
+            inside.setdefault(child, parent)
+            if not list(child.children()) or _is_container(child):
+                continue
+            plain = type(child) in (*LISTS, nn.ModuleDict)  # says nothing about its kind: only beside its like
+            if not plain or isinstance(parent, LISTS):
+                groups[(type(child), parent if plain else None)].append(child)
+    groups = {key: list(dict.fromkeys(members)) for key, members in groups.items()}
+    members = {module for group in groups.values() if len(group) > 1 for module in group}
+
+    def is_outermost(module: nn.Module) -> bool:
+        while (module := inside[module]) is not None:
+            if module in members:
+                return False
+        return True
+
+    outer = [[module for module in group if is_outermost(module)] for group in groups.values()]
+    outer = [group for group in outer if len(group) > 1]
+    most = [group for group in outer if len(group) == max(map(len, outer))]
+    if len(most) > 1:
+        names = {module: name for name, module in model.named_modules()}
+        told = " and ".join(f"{names[group[0]]} ({len(group)} × {type(group[0]).__name__})" for group in most)
+        raise AuditError(f"{told} may be the blocks: pass blocks=[...], the modules to audit")
+    return most[0] if most else []
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, (*LISTS, nn.ModuleDict)) and any(list(child.children()) for child in module.children())
+
+
+def _listed(model: nn.Module) -> list[nn.Module]:
+    """The members of the longest list of blocks: a single composite one, or weight layers that a loop goes through."""
+    lists = [
+        list(dict.fromkeys(module))
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList)
+        or (type(module) is nn.Sequential and all(list(member.children()) for member in module))
+    ]
+    lists = [members for members in lists if any(True for m in members for _ in m.parameters())]
+    longest = [members for members in lists if len(members) == max(map(len, lists))]
+    if len(longest) > 1:
+        raise AuditError(f"{len(longest)} lists of modules are equally long: pass blocks=[...], the modules to audit")
+    return longest[0] if longest else []
+
+
+def _between_first_and_last(model: nn.Module, batch: Batch) -> list[nn.Module]:
+    layers = call_order(model, [module for module in model.modules() if is_weight_layer(module)], batch)
+    if len(layers) < 3:
+        raise AuditError(
+            f"no blocks are to be found: no class of modules repeats, and {len(layers)} weight layers leave nothing "
+            "between the first and the last: pass blocks=[...], the modules to audit"
+        )
+    return list(dict.fromkeys(layers[1:-1]))

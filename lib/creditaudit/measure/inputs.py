@@ -1,0 +1,170 @@
+"""What a person may hand to the audit: tensors, keywords, a DataLoader; and what a model may return."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from creditaudit.mistakes import Mistake
+
+BATCH = 128  # the study's: ||g_L|| of a mean loss shrinks with the batch
+LABELS = ("labels", "label", "targets", "target", "y")  # how batches that are mappings name the classes
+
+
+class AuditError(Mistake, ValueError):
+    """The model or its input cannot be audited; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs as the model is called with them, and labels."""
+
+    arguments: tuple[Tensor, ...]
+    named: dict[str, Any]
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def part(self, start: int, stop: int) -> "Batch":
+        return self._each(lambda tensor: tensor[start:stop])
+
+    def repeated(self, copies: int) -> "Batch":
+        return self if copies == 1 else self._each(lambda tensor: torch.cat([tensor] * copies))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """With every tensor changed that has a row per sample."""
+
+        def changed(value: Any) -> Any:
+            has_rows = isinstance(value, Tensor) and value.dim() and len(value) == len(self)
+            return change(value) if has_rows else value
+
+        named = {name: changed(value) for name, value in self.named.items()}
+        return Batch(tuple(map(changed, self.arguments)), named, changed(self.y))
+
+    def to(self, target: torch.device | torch.dtype) -> "Batch":
+        """On a device, or with its floating-point tensors in another type."""
+
+        def convert(value: Any) -> Any:
+            moves = isinstance(value, Tensor) and (isinstance(target, torch.device) or value.is_floating_point())
+            return value.to(target) if moves else value
+
+        y = self.y.to(target) if isinstance(target, torch.device) else self.y
+        return Batch(tuple(map(convert, self.arguments)), {k: convert(v) for k, v in self.named.items()}, y)
+
+
+def check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise AuditError(f"model is a {type(model).__name__}: audit watches the modules of an nn.Module")
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise AuditError("the model was built under torch.inference_mode, so it has no gradients: build it outside")
+
+
+def batches(model: nn.Module, x: Any, y: Tensor | None) -> Iterator[Batch]:
+    """Batches of at most 128 on the model's device: from tensors, from a mapping of keywords, from a loader's pairs."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    found = False
+    for batch in _given(x, y):
+        for start in range(0, len(batch), BATCH):
+            found = True
+            yield batch.part(start, start + BATCH).to(device)
+    if not found:
+        raise AuditError("there is not a single picture to audit with: the loader gave no batch")
+
+
+def _given(x: Any, y: Tensor | None) -> Iterator[Batch]:
+    if isinstance(x, Mapping) or y is not None or isinstance(x, Tensor):
+        yield _checked(x, y)
+        return
+    if not isinstance(x, Iterable):
+        raise AuditError(f"x is a {type(x).__name__}: audit takes tensors x and y, or a loader of (x, y) pairs")
+    for item in x:
+        if isinstance(item, Mapping):
+            yield _checked(item, None)
+        elif isinstance(item, tuple | list) and len(item) == 2:
+            yield _checked(*item)
+        else:
+            raise AuditError(
+                f"the loader gives a {type(item).__name__}: audit takes pairs (x, y), or mappings with {LABELS[0]!r}"
+            )
+
+
+def _checked(x: Any, y: Tensor | None) -> Batch:
+    if isinstance(x, Mapping):
+        named = dict(x)
+        if y is None:
+            y = next((named.pop(name) for name in LABELS if name in named), None)
+        if y is None:
+            raise AuditError(f"the batch has no labels: pass y, or a mapping with one of {', '.join(LABELS)}")
+        arguments = ()
+    else:
+        arguments, named = (x,), {}
+        if y is None:
+            raise AuditError("y is missing: audit takes tensors x [n, ...] and y [n], or a loader of (x, y) pairs")
+    for name, value in (*(("x", value) for value in arguments), ("y", y)):
+        if not isinstance(value, Tensor):
+            raise AuditError(f"{name} is a {type(value).__name__}: audit takes tensors, x [n, ...] and y [n]")
+    if y.dim() != 1 or y.is_floating_point() or y.dtype == torch.bool:
+        raise AuditError(f"y must hold one class number per picture, [n] integers; it is {list(y.shape)} of {y.dtype}")
+    tensors = [value for value in (*arguments, *named.values()) if isinstance(value, Tensor) and value.dim()]
+    if not len(y) or not tensors or len(tensors[0]) != len(y):
+        counted = len(tensors[0]) if tensors else 0
+        raise AuditError(f"{counted} pictures and {len(y)} labels: there must be as many of each, and at least one")
+    if any(tensor.is_floating_point() and not tensor.isfinite().all() for tensor in tensors):
+        raise AuditError("x holds values that are not finite: what fails would be the pictures, not the model")
+
+    def usable(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+
+    named = {name: usable(value) for name, value in named.items()}
+    return Batch(tuple(map(usable, arguments)), named, usable(y).long())
+
+
+def run(model: nn.Module, batch: Batch, weights: dict[str, Tensor] | None = None) -> Tensor:
+    """The logits, with the model's own weights or with others in their place."""
+    try:
+        if weights is None:
+            output = model(*batch.arguments, **batch.named)
+        else:
+            output = torch.func.functional_call(model, weights, batch.arguments, batch.named, tie_weights=False)
+    except Mistake:
+        raise
+    except Exception as error:
+        tensors = [value for value in (*batch.arguments, *batch.named.values()) if isinstance(value, Tensor)]
+        given = [f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors]
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise AuditError(f"the model does not run on the given {', '.join(given)}: {why}") from error
+    return _logits(output, batch.y)
+
+
+def _logits(output: Any, y: Tensor) -> Tensor:
+    if isinstance(output, Mapping):
+        output = output.get("logits", output)
+    elif not isinstance(output, Tensor):
+        first = output[0] if isinstance(output, tuple | list) and output else output
+        output = getattr(output, "logits", first)
+    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(y):
+        seen = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise AuditError(f"the model must return logits [n, classes]; for {len(y)} pictures it returned {seen}")
+    if not output.is_floating_point():
+        raise AuditError(f"the model returned {output.dtype}: audit needs logits, not class numbers")
+    if y.min() < 0 or y.max() >= output.shape[1]:
+        raise AuditError(f"labels run from {y.min()} to {y.max()}, but the model has {output.shape[1]} outputs")
+    rows, close = output.detach().double(), max(1e-4, 4 * torch.finfo(output.dtype).eps)
+    if output.shape[1] > 1 and (rows >= 0).all() and torch.allclose(rows.sum(1), rows.new_ones(()), atol=close):
+        raise AuditError("the model's outputs are probabilities: audit needs the logits before the softmax")
+    return output
+
+
+def fraction(value: Any, name: str) -> float | None:
+    """Numbers of numpy and torch are numbers too."""
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, str) and 0 <= float(value) <= 1:
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise AuditError(f"{name} = {value!r} is not in 0..1: a fraction, not a percentage")

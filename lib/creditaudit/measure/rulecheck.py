@@ -1,0 +1,166 @@
+"""What every credit rule is asked before it is trained, on a small network with random weights, in float64.
+
+A rule whose credit has the wrong shape, is not finite, forgets its state or depends on its neighbours cannot be
+trained. One that is silently zero, or silently BP, can, and is named: nothing else would tell.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from creditaudit.engine import catalogue, model
+from creditaudit.engine.credit import Rule
+from creditaudit.engine.network import Tape
+from creditaudit.engine.spec import PIXELS, RunSpec
+from creditaudit.engine.step import Stack
+from creditaudit.measure.diagnostics import cosines, reference_gradients, walk
+
+SHAPE = {"width": 16, "depth": 3, "epochs": 1, "data": "tiny"}
+PICTURES = 24
+STIRRED = 0.3  # std of what is added to every weight: at init the blocks do nearly nothing
+FAINT = 1e-12  # of the largest credit: a block that gets less gets nothing
+SAME = 1e-6  # of 1 minus cosine: the same direction
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was asked, and the answer; `fatal` where such a rule cannot be trained."""
+
+    name: str
+    passed: bool
+    note: str
+    fatal: bool = True
+
+
+def check(method: str) -> list[Check]:
+    """Every check of a rule that the catalogue knows; after one that failed fatally there is nothing more to ask."""
+    done: list[Check] = []
+    with torch.inference_mode():
+        for each in _checks(method):
+            done.append(each)
+            if each.fatal and not each.passed:
+                break
+    return done
+
+
+def _checks(method: str) -> Iterator[Check]:
+    try:
+        credit = _credit(method, [0, 1])
+    except Exception as error:
+        raise catalogue.RuleError(f"the rule {method!r} fails on a small network: {_place(error)}") from error
+    shape = (2, PICTURES, SHAPE["width"])
+    odd = [f"{_part(i)}: {tuple(each.shape)}" for i, each in enumerate(credit) if tuple(each.shape) != shape]
+    yield Check("shape", not odd, f"one vector per picture, {shape}" if not odd else f"not {shape} at {'; '.join(odd)}")
+    wild = [_part(i) for i, each in enumerate(credit) if not each.isfinite().all()]
+    yield Check("finite", not wild, "everywhere" if not wild else f"not at the {', '.join(wild)}")
+    norms = [torch.linalg.vector_norm(each, dim=-1).median().item() for each in credit]
+    faint = [_part(i) for i, norm in enumerate(norms) if norm <= FAINT * max(norms)]
+    if not max(norms):
+        yield Check("not zero", False, "it is zero everywhere: the blocks are never trained", fatal=False)
+    else:
+        note = f"median norms {min(norms):.1e} to {max(norms):.1e}"
+        yield Check("not zero", not faint, note if not faint else f"vanishes at the {', '.join(faint)}", fatal=False)
+    yield _against_bp(method, credit)
+    yield _equal("same seed, same credit", credit, _credit(method, [0, 1]), "what is drawn comes from torch's stream")
+    yield _equal("runs do not mix", [c[:1] for c in credit], _credit(method, [0]), "a run alone is as in company")
+    yield _equal("keeps its state", *_continued(method), "checkpoints and copies hold all that `tensors()` names")
+    with torch.inference_mode(False), torch.no_grad():  # a Jacobian needs autograd
+        jacobian = _with_jacobians(method)
+    if jacobian is not None:
+        yield jacobian
+
+
+def _stack(method: str, seeds: list[int]) -> Stack:
+    """Small networks, each stirred by its own seed."""
+    stack = Stack([RunSpec(method=method, seed=seed, **SHAPE) for seed in seeds], torch.float64)
+    for tensor in stack.net.tensors():
+        for s, seed in enumerate(seeds):
+            noise = torch.randn(tensor[s].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            tensor[s] += STIRRED * noise / tensor.shape[1] ** 0.5
+    return stack
+
+
+def _tape(stack: Stack, pictures: int = PICTURES) -> Tape:
+    generator = torch.Generator().manual_seed(7)
+    tape = Tape(stack.net, pictures)
+    tape.forward(torch.randn(1, pictures, PIXELS, generator=generator, dtype=torch.float64))
+    tape.score(torch.randint(0, 10, (1, pictures), generator=generator))
+    return tape
+
+
+def _credit(method: str, seeds: list[int]) -> list[Tensor]:
+    """Of the embed and the blocks, copied: a rule may reuse its buffers."""
+    stack = _stack(method, seeds)
+    return _walked(stack.rule, _tape(stack))
+
+
+def _walked(rule: Rule, tape: Tape) -> list[Tensor]:
+    return [each.clone() for each in walk(rule, tape)]
+
+
+def _against_bp(method: str, credit: list[Tensor]) -> Check:
+    stack = _stack(method, [0, 1])
+    exact = [each.clone() for each in reference_gradients(_tape(stack))]
+    off = [1 - cosines(a, g).nan_to_num(0).min().item() for a, g in zip(credit, exact, strict=True)]
+    same = sum(each < SAME for each in off)
+    if same == len(off):
+        return Check("not BP", method == "bp", "in every block it points along the exact gradient: this is BP", False)
+    where = f"{same} of {len(off)} places (embed and blocks)" if same else "no place"
+    return Check("not BP", True, f"along the exact gradient in {where}", fatal=False)
+
+
+def _equal(name: str, ours: list[Tensor], theirs: list[Tensor], note: str) -> Check:
+    """Up to the rounding of sums taken in another order."""
+    off = [_part(i) for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if not torch.allclose(a, b, rtol=1e-6)]
+    return Check(name, not off, note if not off else f"not so at the {', '.join(off)}")
+
+
+def _continued(method: str) -> tuple[list[Tensor], list[Tensor]]:
+    """The credit after a training step, of the rule itself and of one that was given its tensors."""
+    stack, other = _stack(method, [0, 1]), _stack(method, [2, 3])
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(2, PICTURES, PIXELS, generator=generator, dtype=torch.float64)
+    stack.step(x, torch.randint(0, 10, (2, PICTURES), generator=generator))
+    other.rule.load(stack.rule.tensors())
+    return _walked(stack.rule, _tape(stack)), _walked(other.rule.to(torch.float64), _tape(stack))
+
+
+def _with_jacobians(method: str) -> Check | None:
+    """Feedback alignment whose B_l is the block's own Jacobian, for one picture, is BP; other rules are not asked."""
+    stack = _stack(method, [0])
+    feedback = stack.rule.tensors().get("feedback")
+    square = (1, SHAPE["depth"], SHAPE["width"], SHAPE["width"])
+    if feedback is None or tuple(feedback.shape) != square or not stack.rule.relays:
+        return None
+    tape, module = _tape(stack, 1), model.ResMLP(SHAPE["width"], SHAPE["depth"]).double()
+    model.store_module(stack.net, 0, module)
+    for l, block in enumerate(module.blocks):
+        feedback[0, l] = _jacobian(lambda h, block=block: h + block(h), tape.h[l][0, 0])
+    exact = [each.clone() for each in reference_gradients(tape)]
+    return _equal(
+        "BP with BP's matrices", _walked(stack.rule, tape), exact, "with the blocks' own Jacobians as feedback"
+    )
+
+
+def _jacobian(of: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    with torch.enable_grad():
+        return torch.func.jacrev(of)(at.clone())
+
+
+def _part(place: int) -> str:
+    return "embed" if place == 0 else f"block {place - 1}"
+
+
+def _place(error: Exception) -> str:
+    """In the rule's own file, if it got that far."""
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    places = {str(entry.path) for name, entry in catalogue.entries().items() if name not in catalogue.STUDY}
+    own = [frame for frame in frames if frame.tb_frame.f_code.co_filename in places] or frames
+    code = own[-1].tb_frame.f_code
+    return f"{type(error).__name__}: {error} (in {code.co_name})"

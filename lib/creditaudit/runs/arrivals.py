@@ -1,0 +1,78 @@
+"""Records that were made elsewhere: believed only after checksum, recipe, name and duplicates were looked at."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from creditaudit import paths
+from creditaudit.engine.spec import RunSpec
+from creditaudit.mistakes import Mistake
+from creditaudit.runs import records
+from creditaudit.runs.records import Record, RecordError, Store
+
+
+class NotARecord(Mistake, RuntimeError):
+    """What arrived is not the record that was asked for."""
+
+
+class NothingToCollect(Mistake, RuntimeError):
+    """The folder holds no records."""
+
+
+@dataclass
+class Collected:
+    """What became of each file."""
+
+    taken: list[str] = field(default_factory=list)
+    there_already: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # with the reason
+
+
+def packed(record: Record) -> str:
+    """A record as the text of its file, checksum included."""
+    return records.checked_text(record.to_json())
+
+
+def accept(text: str, spec: RunSpec, store: Store) -> Record:
+    """Save what a worker sent; the record that is there already, if any, stays."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / f"{spec.key}.json"
+        path.write_text(text)
+        try:
+            record = records.load(path)
+        except RecordError:
+            raise NotARecord(f"what arrived for {spec.key} is damaged or of another run: it is not kept") from None
+    if (there := store.get(spec)) is not None:
+        return there
+    store.save(record)
+    return record
+
+
+def collect(folder: Path, store: Store, wanted: Callable[[RunSpec], bool]) -> Collected:
+    """Take the records below `folder` that this store lacks; nothing that is there is changed."""
+    if folder.resolve() == store.folder.resolve():
+        raise NothingToCollect(f"{paths.shown(folder)} is where records are collected: name the folder they come from")
+    files = sorted(path for path in folder.rglob("*.json") if path.parent.name == "runs" or path.parent == folder)
+    if not files:
+        raise NothingToCollect(f"{folder}: no records there; they lie in outputs/<profile>/runs of the other machine")
+    found = Collected()
+    for path in files:
+        try:
+            record = records.load(path)
+        except RecordError as error:
+            found.refused.append(f"{path}: {str(error).partition('; delete ')[0]}")
+            continue
+        if not wanted(record.spec):
+            found.refused.append(f"{path}: no section of this profile asks for such a run")
+        elif (there := store.get(record.spec)) is None:
+            store.save(record)
+            found.taken.append(record.spec.key)
+        elif (there.epochs, there.final) == (record.epochs, record.final):
+            found.there_already.append(record.spec.key)
+        else:
+            here, elsewhere = (one.provenance.get("cpu", "unknown CPU") for one in (there, record))
+            found.refused.append(
+                f"{path}: its numbers ({elsewhere}) differ from those of the record that is here ({here}), which stays"
+            )
+    return found

@@ -1,0 +1,168 @@
+"""Two records of one run: the same numbers? To the bit on the same kind of CPU, within the tolerances elsewhere.
+
+The one comparison behind the certificate of `make reproduce` and behind `make verify-paper`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal
+
+from creditaudit.runs.records import Record
+
+Outcome = Literal["bit-equal", "within tolerance", "different"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What may come out differently on another kind of CPU, which sums in another order."""
+
+    accuracy: float
+    loss: float  # relative
+    decades: float  # log10 of a norm
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:g} in accuracy, {100 * self.loss:g} % in loss, {self.decades:g} in log10 of norms"
+
+
+# AVX2 kernels against AVX-512 ones, 47 runs of profile quick, one epoch: the rules below came out 0.015, 1.9 % and
+# 0.14 apart, all others 0, 0.00006 % and 0.00002. Another seed moves those others by 0.008, 0.6 % and 0.012 or more.
+TOLERANCE = Tolerance(0.002, 0.002, 0.002)
+AMPLIFYING = ("sb", "ep")  # credit made of small differences between large states: training amplifies the last bits
+AMPLIFIED = Tolerance(0.02, 0.05, 0.5)
+IDENTITY_TOLERANCE = 1e-5  # of the identity check: one forward pass in float32, on any CPU
+
+_PLATFORM = ("cpu", "torch", "numpy")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far apart two records of one run are, over all epochs, layers and end-of-run norms."""
+
+    key: str
+    outcome: Outcome
+    alike: bool  # made on the same kind of CPU with the same libraries, so that the bits must be equal
+    accuracy_off: float = 0.0
+    loss_off: float | None = 0.0  # relative; None: one of them overflowed
+    decades_off: float | None = 0.0  # of the norms of states and gradients
+    first: str | None = None  # the first place where they differ
+
+    @property
+    def method(self) -> str:
+        return self.key.partition("-")[0]
+
+    def sentence(self) -> str:
+        if self.outcome == "bit-equal":
+            return f"{self.key}: bit-equal"
+        where = "the same kind of CPU and libraries, so this should be bit-equal"
+        return (
+            f"{self.key}: differs (first at {self.first}), accuracy by {self.accuracy_off:.4f}, loss by "
+            f"{_percent(self.loss_off)}, log10 of norms by {_off(self.decades_off)} (allowed on another kind of CPU: "
+            f"{tolerance(self.method)}); {where if self.alike else 'another kind of CPU or libraries, or partly so'}: "
+            f"{'FAILED' if self.outcome == 'different' else self.outcome}"
+        )
+
+
+def tolerance(method: str) -> Tolerance:
+    return AMPLIFIED if method in AMPLIFYING else TOLERANCE
+
+
+def compare(committed: Record, again: Record) -> Comparison:
+    """Everything that `committed` holds, each epoch of it; what only later code logs per epoch is left out."""
+    then, now = _contents(committed, again)
+    alike, unequal = made_alike(committed, again), next(_unequal(then, now), None)
+    if unequal is None:
+        return Comparison(committed.spec.key, "bit-equal", alike)
+    accuracy, loss, decades = (
+        max((apart(a, b) for name in names for a, b in _pairs(_find(then, name), _find(now, name))), default=0.0)
+        for names, apart in _MEASURES
+    )
+    allowed = tolerance(committed.spec.method)
+    near = accuracy <= allowed.accuracy and loss <= allowed.loss and decades <= allowed.decades
+    outcome = "within tolerance" if near and not alike else "different"
+    finite = [value if math.isfinite(value) else None for value in (loss, decades)]
+    return Comparison(committed.spec.key, outcome, alike, min(accuracy, 1.0), *finite, unequal[0])
+
+
+def made_alike(committed: Record, again: Record) -> bool:
+    """On the same kind of CPU with the same libraries, from the first epoch on."""
+    then, now = committed.provenance, again.provenance
+    return all(then.get(name) == now.get(name) for name in (*_PLATFORM, "threads", "device")) and all(
+        maker.get(name) == now.get(name) for maker in then.get("resumed_from", []) for name in _PLATFORM
+    )
+
+
+def differences(committed: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
+    """(place, committed, again) wherever they differ."""
+    return _unequal(*_contents(committed, again))
+
+
+def _unequal(a: Any, b: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """A name or an entry that only one of them has is a difference."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in sorted(a.keys() | b.keys()):
+            yield from _unequal(a.get(name), b.get(name), f"{place}.{name}".lstrip("."))
+    elif isinstance(a, list) and isinstance(b, list):
+        for index, pair in enumerate(zip_longest(a, b)):
+            yield from _unequal(*pair, f"{place}[{index}]")
+    elif a != b:
+        yield place, a, b
+
+
+def identity_off(kept: dict[str, Any], again: dict[str, Any]) -> float:
+    """The largest difference between two rows of the identity check."""
+    return max((_gap(a, b) for a, b in _pairs(kept, again)), default=0.0)
+
+
+def _contents(committed: Record, again: Record) -> list[dict[str, Any]]:
+    """What of them is compared."""
+    logged = {name: again.epochs.get(name) for name in committed.epochs}
+    return [{"epochs": committed.epochs, "final": committed.final}, {"epochs": logged, "final": again.final}]
+
+
+def _find(contents: dict[str, Any], place: str) -> Any:
+    part, _, name = place.partition(".")
+    return contents[part].get(name)
+
+
+def _pairs(a: Any, b: Any) -> Iterator[tuple[float | None, float | None]]:
+    """The numbers of two nested contents, side by side; None where one has none."""
+    if isinstance(a, dict) or isinstance(b, dict):
+        a, b = a or {}, b or {}
+        for name in sorted(a.keys() | b.keys()):
+            yield from _pairs(a.get(name), b.get(name))
+    elif isinstance(a, list) or isinstance(b, list):
+        for pair in zip_longest(a or [], b or []):
+            yield from _pairs(*pair)
+    else:
+        yield a, b
+
+
+def _apart(distance: Callable[[float, float], float]) -> Callable[[float | None, float | None], float]:
+    """What overflowed (stored as nothing) agrees with itself only."""
+
+    def between(a: float | None, b: float | None) -> float:
+        if a is None or b is None:
+            return 0.0 if a is b else math.inf
+        return 0.0 if a == b else distance(a, b)
+
+    return between
+
+
+_gap = _apart(lambda a, b: abs(a - b))
+_relative = _apart(lambda a, b: abs(a - b) / abs(a) if a else math.inf)
+_decades = _apart(lambda a, b: abs(math.log10(a / b)) if a > 0 and b > 0 else math.inf)
+_MEASURES: tuple[tuple[Iterable[str], Callable[[float | None, float | None], float]], ...] = (
+    (("epochs.train_accuracy", "epochs.test_accuracy", "final.test_accuracy"), _gap),
+    (("epochs.train_loss", "epochs.test_loss"), _relative),
+    (("epochs.h_norm", "epochs.g_norm", "final.h_norm", "final.g_norm"), _decades),
+)
+
+
+def _off(value: float | None) -> str:
+    return "infinitely much" if value is None else f"{value:.1g}"
+
+
+def _percent(value: float | None) -> str:
+    return "infinitely much" if value is None else f"{100 * value:.2g} %"

@@ -1,0 +1,58 @@
+"""What decides a run's numbers, in digests: a worker elsewhere trains only for a campaign whose seal is its own."""
+
+import hashlib
+import json
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from creditaudit import paths
+from creditaudit.engine.spec import RECIPE
+
+PACKAGE = Path(__file__).parents[1]
+ROOMS = ("engine", "measure", "runs")
+COMPUTING = ("torch", "numpy", "numba")  # installed may be another one than the lock says
+
+Seal = dict[str, str]
+
+
+@cache
+def seal() -> Seal:
+    """Of this process: made once, while the code on disk is the code in memory."""
+    lock = paths.ROOT / "requirements.lock"
+    return {
+        "recipe": str(RECIPE),
+        "code": _code_digest(),
+        "requirements.lock": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else "absent",
+        **{f"installed {name}": _installed(name) for name in COMPUTING},
+    }
+
+
+def digest(of: Seal) -> str:
+    """A name for a seal."""
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def differences(ours: Seal, theirs: Seal) -> list[str]:
+    """What differs, in words."""
+    return [
+        f"{name} ({ours.get(name, 'absent')[:12]} here, {theirs.get(name, 'absent')[:12]} there)"
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def _code_digest() -> str:
+    found = hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*") if path.is_file()):
+        if "__pycache__" not in path.parts:
+            found.update(f"{path.relative_to(PACKAGE).as_posix()}\0{path.stat().st_size}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,336 @@
+"""Train a list of runs: by default one worker process per core, one thread each, one run at a time.
+
+Finished runs are skipped, interrupted ones continue from their checkpoint, so the same command can be repeated
+until nothing is left to do. Several machines may do so in one folder: a run is trained by whoever holds its lock.
+"""
+
+import hashlib
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from creditaudit import paths
+from creditaudit.engine.spec import RunSpec
+from creditaudit.mistakes import Mistake
+from creditaudit.runs import arrivals, cost, schedule, train
+from creditaudit.runs.progress import QUIET
+from creditaudit.runs.records import Record, Store, Unwritable, locked, sweep_scratch
+from creditaudit.runs.turns import Turn
+from creditaudit.runs.workers import Crew, LocalCrew, WorkerKilled
+
+__all__ = ["Interrupted", "NoDevice", "RunsFailed", "WorkerKilled", "train_all"]
+
+MOST_SHOWN = 6  # failures told in full
+PRIOR = 10.0  # core-seconds: until that much is done, the pace of earlier records counts in the estimate
+TICK = 0.25  # seconds until a signal, or a worker that joined, is noticed
+ELSEWHERE = 1.0  # seconds between two looks at runs that others train
+Part = tuple[int, int]  # 3, 8: the third of eight
+STACKED = 32  # runs stacked on a GPU: one alone is launch-bound
+
+
+class Interrupted(Mistake, RuntimeError):
+    """The campaign was stopped; what had finished is saved and the rest can be resumed."""
+
+    exit_code = 130  # as a shell reports Ctrl-C
+
+
+class NoDevice(Mistake, RuntimeError):
+    """The device asked for is not there."""
+
+
+class RecordsGone(Mistake, RuntimeError):
+    """Somebody removed records of a campaign that was under way."""
+
+
+class NoExecutor(Mistake, ValueError):
+    """The executor asked for is unknown, or its packages are not installed."""
+
+
+class RunsFailed(Mistake, RuntimeError):
+    """Runs failed, the others were trained; the first failure is the cause of this one."""
+
+    def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
+        shown = list(dict.fromkeys(str(failure) for failure in failures))[:MOST_SHOWN]
+        lines = "\n".join(f"  {failure}" for failure in shown)
+        count = f"{len(failures)} of {asked} runs failed, the others were trained"
+        super().__init__(f"{count if len(failures) < asked else f'all {asked} runs failed'}:\n{lines}")
+        self.__cause__ = failures[0]
+
+
+def train_all(
+    specs: Sequence[RunSpec],
+    store: Store,
+    jobs: int | None = None,
+    device: str = "cpu",
+    executor: Executor | str | None = None,
+    part: Part | None = None,
+    measured: Sequence[Record] = (),
+) -> int:
+    """Train what is missing, or a part of it; returns how many runs were trained here.
+
+    The executor is any of concurrent.futures, `dask`, `dask://HOST:PORT`, or by default a process per core.
+    By `measured` records, and those of the store, the time that is left is estimated.
+    """
+    specs = schedule.shard(specs, *part) if part else specs
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
+    if not store.missing(specs):
+        return 0
+    if device != "cpu":
+        return _train_stacked(store.missing(specs), store, device, measured)
+    if executor is not None:
+        return _train_with(_crew(executor, jobs), store.missing(specs), store, measured)
+    busy = f"waiting: another process trains into {paths.shown(store.folder)} on these cores"
+    with locked(cores_in(store, part), busy):
+        missing = store.missing(specs)  # again: whoever was waited for may have trained them
+        if not missing:
+            return 0
+        return _train_with(LocalCrew(min(jobs or cost.cores(), len(missing)), store), missing, store, measured)
+
+
+def cores_in(store: Store, part: Part | None = None) -> Path:
+    """What a campaign locks: these cores of this machine in this folder. Other machines and parts train beside it."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    name = hashlib.sha256(f"{platform.node()} {cores} {part}".encode()).hexdigest()[:12]
+    return store.folder.with_name(f"cores-{name}")
+
+
+def _crew(executor: Executor | str, jobs: int | None) -> Crew:
+    if isinstance(executor, Executor):
+        return Crew(executor)
+    name, _, address = executor.partition("://")
+    if name != "dask":
+        raise NoExecutor(f"EXECUTOR={executor}: known are dask and dask://HOST:PORT")
+    try:
+        from creditaudit.runs.cluster import DaskCrew  # late: an extra, which need not be there
+    except ImportError as error:
+        needs = "needs the packages of requirements-cluster.lock: `make cluster` installs them"
+        raise NoExecutor(f"EXECUTOR={executor} {needs}") from error
+    return DaskCrew(address, jobs)
+
+
+def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> int:
+    campaign = _Campaign(crew, missing, store, measured)
+    try:
+        with _stop_signals() as stopped:
+            try:
+                campaign.complete(stopped)
+            finally:
+                campaign.close()
+    except KeyboardInterrupt:
+        left = len(store.missing(missing))
+        raise Interrupted(
+            f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
+            "the same command goes on, each from its last checkpoint "
+            f"(at most {train.CHECKPOINT_SECONDS:.0f} s, one epoch or the closing diagnostics of each are lost)"
+        ) from None
+    if campaign.failed:
+        raise RunsFailed(campaign.failed, len(missing))
+    if gone := store.missing(missing):
+        raise RecordsGone(
+            f"{len(gone)} records were removed from {paths.shown(store.folder)} while others were trained; "
+            "the same command trains them again"
+        )
+    return campaign.trained
+
+
+class _Campaign:
+    """Runs that wait, are trained by the crew, or by others; a run that fails stops no other.
+
+    A run is handed out only when somebody is free: who joins late gets work, and others on the same disk too.
+    """
+
+    def __init__(self, crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> None:
+        self.crew, self.store = crew, store
+        self.board = _Board(missing, [*store.all(), *measured], max(1, crew.room()))
+        self.waiting, self.elsewhere = list(missing), []
+        self.running: dict[Future[str], tuple[RunSpec, Turn]] = {}
+        self.failed: list[BaseException] = []
+        self.trained, self.room, self.looked = 0, 0, time.monotonic()
+        sweep_scratch(store.folder.parent)
+        crew.listen(self.board.hear)
+
+    def complete(self, stopped: threading.Event) -> None:
+        while self.waiting or self.running or self.elsewhere:
+            if stopped.is_set():
+                raise KeyboardInterrupt
+            self._hand_out()
+            self.board.tick()
+            if not self.running:
+                stopped.wait(TICK)
+                continue
+            for future in wait(self.running, TICK, FIRST_COMPLETED).done:
+                spec, turn = self.running.pop(future)
+                try:
+                    self._receive(future, spec)
+                finally:
+                    turn.give_back()
+
+    def _hand_out(self) -> None:
+        self._look_elsewhere()
+        if self.room != (room := self.crew.room()):
+            self.room = room
+            if room:
+                seconds = [self.board.seconds(spec) for spec in self.waiting]
+                self.waiting = schedule.order(self.waiting, seconds, room)
+        while self.waiting and len(self.running) < room:
+            spec = self.waiting.pop(0)
+            turn = Turn(self.store, spec.key)
+            if not turn.take():
+                self.elsewhere.append(spec)
+            elif self.store.path(spec).exists():
+                turn.give_back()
+            else:
+                self.running[self.crew.submit(spec)] = spec, turn
+
+    def _look_elsewhere(self) -> None:
+        """When nothing else is left: did those who had the other runs finish them, or die?"""
+        if self.elsewhere and not self.waiting and time.monotonic() - self.looked > ELSEWHERE:
+            if not self.running:
+                self.board.announce(f"waiting for {len(self.elsewhere)} runs that another campaign trains")
+            self.waiting, self.elsewhere, self.looked = self.elsewhere, [], time.monotonic()
+
+    def _receive(self, future: Future[str], spec: RunSpec) -> None:
+        try:
+            record = arrivals.accept(future.result(), spec, self.store)
+        except Unwritable:  # nor can any other record be
+            raise
+        except (Exception, CancelledError) as error:
+            if (end := self.crew.trouble(error)) is not None:
+                raise end from error
+            self.failed.append(self.crew.explain(spec, error))
+        else:
+            self.trained += 1
+            self.board.finish(spec, record.final["test_accuracy"])
+
+    def close(self) -> None:
+        for future in self.running:
+            future.cancel()
+        self.crew.stop()
+        for _, turn in self.running.values():
+            turn.give_back()
+        self.board.close()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Ctrl-C, and SIGTERM where the command turns it into one, are only noted: nothing is torn in the middle."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = [number for number, handler in before.items() if callable(handler)]
+    for number in ours:
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        yield stopped
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measured: Sequence[Record]) -> int:
+    """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
+    with ExitStack() as turns:
+        for spec in sorted(missing, key=lambda spec: spec.key):  # in one order, or two would wait for each other
+            turn = Turn(store, spec.key)
+            turn.take(wait=True)
+            turns.callback(turn.give_back)
+        missing = store.missing(missing)
+        board, stacks = _Board(missing, [*store.all(), *measured], 1), defaultdict(list)
+        for spec in missing:
+            stacks[spec.but(seed=0, penalty=0.0)].append(spec)
+        for alike in stacks.values():
+            for start in range(0, len(alike), STACKED):
+                for record in train.run_stack(alike[start : start + STACKED], store, board.note, device):
+                    board.finish(record.spec, record.final["test_accuracy"])
+        board.close()
+    return len(missing)
+
+
+class _Board:
+    """What is done and what is left: a bar in a terminal, lines elsewhere; never silent for long."""
+
+    def __init__(self, specs: Sequence[RunSpec], measured: Sequence[Record], jobs: int) -> None:
+        self.estimates = {spec: cost.estimate(spec, measured) for spec in specs}
+        self.left_of = {spec: estimate.total for spec, estimate in self.estimates.items()}
+        self.total = sum(self.left_of.values())
+        self.runs, self.finished, self.done, self.jobs = len(specs), 0, 0.0, jobs
+        self.by_key, self.announced = {spec.key: spec for spec in specs}, set()
+        self.reached: dict[RunSpec, int] = {}
+        self.begun = self.said = time.monotonic()
+        layout = "{desc} {bar} {percentage:3.0f}% [{elapsed}]{postfix}"
+        self.bar = tqdm(total=self.total, desc="training", bar_format=layout, disable=not sys.stderr.isatty())
+
+    def seconds(self, spec: RunSpec) -> float:
+        return self.estimates[spec].total
+
+    def hear(self, key: str, epoch: int, accuracy: float) -> None:
+        """From a worker; another campaign's runs may be heard on the same channel."""
+        if key in self.by_key:
+            self.note(self.by_key[key], epoch, accuracy)
+
+    def announce(self, text: str) -> None:
+        """Once."""
+        if text not in self.announced:
+            self.announced.add(text)
+            self.bar.write(text, file=sys.stderr)
+
+    def note(self, spec: RunSpec, epoch: int, accuracy: float) -> None:
+        """An epoch is done."""
+        share = self.estimates[spec].epoch
+        if spec not in self.reached:  # a resumed run: what its checkpoint held is not work of this campaign
+            self.total -= share * (epoch - 1)
+            self.left_of[spec] -= share * (epoch - 1)
+            self.bar.total = self.total
+        self._add(spec, share * (epoch - self.reached.get(spec, epoch - 1)))
+        self.reached[spec] = epoch
+        self.tick(f"{spec.key[:-9]} {accuracy:.3f}")
+
+    def finish(self, spec: RunSpec, accuracy: float) -> None:
+        """Its record exists."""
+        self.finished += 1
+        self._add(spec, self.left_of[spec])
+        self._say(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self.left()}")
+
+    def tick(self, latest: str = "") -> None:
+        """A sign of life: the bar's clock, or a line where nothing was said for a while."""
+        self.bar.set_postfix_str(", ".join(filter(None, [f"{self.left()}, {self.finished}/{self.runs} runs", latest])))
+        if time.monotonic() - self.said > QUIET:
+            percent = 100 * self.done / self.total
+            self._say(f"training: {self.finished} of {self.runs} runs, {percent:.0f} %, {self.left()}")
+
+    def seconds_left(self) -> float:
+        """By the pace so far; the expected pace counts as much as `PRIOR` core-seconds of it."""
+        spent = (time.monotonic() - self.begun) * self.jobs
+        last = schedule.makespan(list(self.left_of.values()), self.jobs)  # a dear run may come last and keep one alone
+        return (spent + PRIOR) / (self.done + PRIOR) * last
+
+    def left(self) -> str:
+        seconds = self.seconds_left()
+        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+    def _add(self, spec: RunSpec, work: float) -> None:
+        self.done += work
+        self.left_of[spec] = max(0.0, self.left_of[spec] - work)
+        self.bar.update(min(work, self.bar.total - self.bar.n))
+
+    def _say(self, line: str) -> None:
+        self.said = time.monotonic()
+        if self.bar.disable:
+            print(line, flush=True)
+
+    def close(self) -> None:
+        self.bar.close()

@@ -1,0 +1,147 @@
+"""`%%finding`: a sentence that appears only where the runs bear it out.
+
+    %%finding gain["bp"].above(2); gain["dfa"].below(0)
+    **Training depth pays under BP and costs under DFA:** {{ gain.bp }} against {{ gain.dfa }}.
+
+The line holds predicates, the body markdown with jinja slots; both see the notebook's own names. All predicates
+True: the finding holds, and the body is shown. One False: it fails, and the body is shown as what was not found.
+Otherwise it is open, and the reader learns what is missing.
+
+Python takes None for false, so that `not open` would hold and `all(...)` fail. Here `not`, `and`, `or`, `all` and
+`any` leave open what an open part leaves open, wherever they stand outermost or inside one another.
+"""
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jinja2 import StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+State = Literal["holds", "fails", "open"]
+Truth = bool | None
+
+_JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # it writes markdown, not HTML
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a sentence: its state, the markdown to show, and each predicate's answer."""
+
+    state: State
+    text: str
+    predicates: dict[str, Truth]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """For machines that read the executed notebook."""
+        return {"text/markdown": {"finding": {"state": self.state, "predicates": self.predicates}}}
+
+
+def render(line: str, body: str, namespace: Mapping[str, Any]) -> Finding:
+    """Decide the predicates in `line` and write `body` accordingly; the namespace is only read."""
+    names, template = dict(namespace), _JINJA.from_string(body.strip())
+    nodes = _predicates(line)
+    predicates = {source: _decide(node, source, names) for source, node in nodes.items()}
+    answers = predicates.values()
+    if False in answers:
+        quoted = "\n".join(f"> {text}".rstrip() for text in template.render(names).splitlines())
+        wrong = _listed(source for source, answer in predicates.items() if answer is False)
+        return Finding("fails", f"*These runs do not show it.*\n\n{quoted}\n\nNot so: {wrong}.", predicates)
+    if None in answers:
+        unknown = {source: nodes[source] for source, answer in predicates.items() if answer is None}
+        return Finding("open", f"*{_missing(unknown, names)}*", predicates)
+    return Finding("holds", template.render(names), predicates)
+
+
+def register() -> Any:
+    """Give the running IPython shell the magic and return it; elsewhere None."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        load_ipython_extension(shell)
+    return shell
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """For `%load_ext creditaudit.show.finding`."""
+    from IPython.core.magic import no_var_expand
+    from IPython.display import display
+
+    @no_var_expand  # braces and dollars in a predicate are Python's
+    def finding(line: str, cell: str) -> None:
+        found = render(line, cell, shell.user_ns)
+        display({"text/markdown": found.text, "text/plain": found.text}, raw=True, metadata=found.metadata)
+
+    shell.register_magic_function(finding, magic_kind="cell", magic_name="finding")
+
+
+def _predicates(line: str) -> dict[str, ast.expr]:
+    """Python itself separates statements at semicolons, and knows which stand inside a string."""
+    line = line.strip()
+    try:
+        statements = ast.parse(line).body
+    except SyntaxError as error:
+        raise ValueError(f"not a list of predicates: {line!r} ({error.msg})") from error
+    if not statements or not all(isinstance(statement, ast.Expr) for statement in statements):
+        raise ValueError(f"a finding needs predicates, separated by semicolons, not {line!r}")
+    return {ast.get_source_segment(line, statement): statement.value for statement in statements}
+
+
+def _decide(node: ast.expr, source: str, names: dict[str, Any]) -> Truth:
+    """True, False or None, by three-valued logic."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            answer = _decide(operand, source, names)
+            return None if answer is None else not answer
+        case ast.BoolOp(op=operator, values=parts):
+            return _combine((_decide(part, source, names) for part in parts), isinstance(operator, ast.Or))
+        case ast.Call(func=ast.Name(id="all" | "any" as called), args=[parts], keywords=[]):
+            return _combine((_truth(part, source) for part in _evaluate(parts, names)), called == "any")
+    return _truth(_evaluate(node, names), source)
+
+
+def _combine(answers: Iterable[Truth], settles: bool) -> Truth:
+    """One answer that settles it (True for any, False for all) does; else an open one leaves it open."""
+    unknown = False
+    for answer in answers:
+        if answer is settles:
+            return settles
+        unknown |= answer is None
+    return None if unknown else not settles
+
+
+def _evaluate(node: ast.expr, names: dict[str, Any]) -> Any:
+    return eval(compile(ast.Expression(node), "<finding>", "eval"), names)
+
+
+def _truth(value: Any, source: str) -> Truth:
+    if value is not None and not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{source} must give True, False or None, not {type(value).__name__}")
+    return None if value is None else bool(value)
+
+
+def _missing(unknown: Mapping[str, ast.expr], names: dict[str, Any]) -> str:
+    """What would decide an open finding: runs that are not there, or more seeds."""
+    runs = names.get("runs")
+    counts = {_seeds(node, names) for node in unknown.values()}
+    n = counts.pop() if len(counts) == 1 else None
+    if getattr(runs, "missing", None) and (n is None or n < len({spec.seed for spec in runs.specs})):
+        return runs.missing_note().strip()
+    who = "The seeds at hand do" if n is None else "1 seed does" if n == 1 else f"{n} seeds do"
+    return f"{who} not decide it: {_listed(unknown)}."
+
+
+def _seeds(node: ast.expr, names: dict[str, Any]) -> int | None:
+    """The n of what a method was asked of."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=subject)):
+            return getattr(_evaluate(subject, names), "n", None)
+    return None
+
+
+def _listed(sources: Iterable[str]) -> str:
+    return ", ".join(f"`{source}`" for source in sources)

@@ -1,0 +1,149 @@
+"""The register: published claims with what was tested, what we saw and the verdict, as rows of a table."""
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from creditaudit.engine import catalogue
+from creditaudit.show import display
+from creditaudit.study.claimspec import Quantity, Statement, quantities, statements
+from creditaudit.study.metrics import METRICS
+from creditaudit.study.numbers import digits, fixed, power
+from creditaudit.study.report import counted, observed, published, test
+from creditaudit.study.result import Result
+from creditaudit.study.verdicts import VERDICTS
+
+COLUMNS = ["claim", "statement", "place", "published", "test", "ours", "90 % interval", "n", "verdict", "reason"]
+COLUMNS += ["runs"]
+BRIEF = ["claim", "statement", "published", "test", "ours", "n", "verdict"]  # beside a section's own figures
+
+
+def show(results: Sequence[Result]) -> None:
+    """The count in a line, and a row per claim."""
+    if not results:
+        display.text("The study published no number about this set.")
+        return
+    display.text(f"{len(results)} claims: {counted(results)}. The register, at the end, has them with their intervals.")
+    common = ".".join(results[0].id.split(".", 2)[:-1])
+    caption = f"The study's claims and their verdicts; ids begin with `{common}.`"
+    display.show_table(rows(results)[BRIEF], caption, role="register")
+
+
+def rows(results: Sequence[Result]) -> pd.DataFrame:
+    """One line per claim; the id without its section and set, which the table's caption names."""
+    cells = [
+        {
+            "claim": f"`{result.id.split('.', 2)[-1]}`",
+            "statement": f"{result.statement}{_parts(result)}",
+            "place": result.claim.where,
+            "published": published(result),
+            "test": test(result.claim),
+            "ours": _ours(result) if result.n else None,
+            "90 % interval": interval(result),
+            "n": result.n or None,
+            "verdict": result.verdict,
+            "reason": _reason(result),
+            "runs": " ".join(f"`{key}`" for key in result.records) or None,
+        }
+        for result in results
+    ]
+    return pd.DataFrame(cells, columns=COLUMNS).astype({"n": object})
+
+
+def keys(results: Sequence[Result]) -> list[dict[str, str]]:
+    """Of each row its id, and by what the HTML lets a reader choose rows."""
+    asked = [dict.fromkeys(each.method for each in quantities(result.claim) if each.method) for result in results]
+    return [
+        {
+            "id": result.id,
+            "section": result.claim.place,
+            "method": ", ".join(map(catalogue.label, methods)),
+            "verdict": result.verdict,
+        }
+        for result, methods in zip(results, asked, strict=True)
+    ]
+
+
+def counts(results: Sequence[Result]) -> pd.DataFrame:
+    """How many claims of each section and set got which verdict, and how many in all."""
+    frame = pd.DataFrame(
+        [(result.claim.section.replace("_", " "), f"`{result.claim.set}`", result.verdict) for result in results],
+        columns=["section", "set", "verdict"],
+    )
+    table = pd.crosstab([frame.section, frame.set], frame.verdict).reindex(columns=list(VERDICTS), fill_value=0)
+    table = table.reindex(list(dict.fromkeys(zip(frame.section, frame.set, strict=True))))  # in the claims' order
+    table.insert(0, "claims", table.sum(axis=1))
+    table.loc[("all", ""), :] = table.sum()
+    return table.astype(int).reset_index().rename_axis(columns=None)
+
+
+def relative(result: Result) -> tuple[float, float] | None:
+    """The 90 % interval of ours - published over the margin, of a list its worst entry: inside ±1 is reproduced."""
+    if result.kind != "equivalence" or not result.ci:
+        return None
+    low, high = _worst(result)
+    return float(low / result.margin), float(high / result.margin)
+
+
+def interval(result: Result) -> str | None:
+    """The interval that decides: of ours - published (norms: ours / published), of an effect, or of a shape's weakest
+    inequality; of a list that of its worst entry."""
+    if not result.ci:
+        return None
+    if result.kind == "equivalence":
+        low, high = _worst(result)
+        return _written(low, high, result.claim.quantity, signed=True, ratio=True)
+    lines = statements(result.claim)
+    pairs = result.ci if result.kind == "shape" else [result.ci]
+    line, (low, high) = min(zip(lines, pairs, strict=True), key=lambda each: _slack(*each))
+    name = f"{METRICS[line.quantity.metric].short} " if result.claim.form == "all" else ""  # which of them it is
+    return name + _written(low, high, line.quantity, signed=line.minus is not None, ratio=line.minus is not None)
+
+
+def _worst(result: Result) -> tuple[float, float]:
+    pairs = result.ci if isinstance(result.ci[0], list) else [result.ci]
+    return max(pairs, key=lambda pair: max(abs(bound) for bound in pair))
+
+
+def _slack(line: Statement, pair: Sequence[float]) -> float:
+    """How far the interval's near end lies on the statement's side of its line, in the interval's widths."""
+    log = line.quantity.log and line.threshold > 0
+    at = math.log10(line.threshold) if log else line.threshold
+    low, high = pair
+    near = low - at if line.direction == "above" else at - high
+    return near / ((high - low) or 1.0)
+
+
+def _written(low: float, high: float, quantity: Quantity, signed: bool, ratio: bool) -> str:
+    metric = METRICS[quantity.metric]
+    if metric.log:
+        return f"[{', '.join(('×' if ratio else '') + digits(power(bound)) for bound in (low, high))}]"
+    return f"[{', '.join(fixed(bound, metric.places, signed) for bound in (low, high))}]"
+
+
+def _reason(result: Result) -> str:
+    """Of an inconclusive one in two words and the seeds that would decide; else how it was reached."""
+    why = result.because
+    if why is None:
+        return result.reason
+    return f"{why.cause}, about {why.seeds} seeds" if why.seeds else why.cause
+
+
+def _parts(result: Result) -> str:
+    """What our runs gave for each of several inequalities: too long for a column of numbers."""
+    return f" *Ours: {_without_n(observed(result))}.*" if result.claim.form == "all" and result.n else ""
+
+
+def _ours(result: Result) -> str:
+    if result.claim.form != "all":
+        return _without_n(observed(result))
+    lines = zip(result.claim.all, result.observed, strict=True)
+    held = sum(
+        value >= line.threshold if line.direction == "above" else value <= line.threshold for line, value in lines
+    )
+    return f"{held} of {len(result.claim.all)} on average"
+
+
+def _without_n(text: str) -> str:
+    return text.split(" (n=")[0]

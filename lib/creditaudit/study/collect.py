@@ -1,0 +1,367 @@
+"""From specs to the numbers a section shows: which runs are there, as tidy frames, and where they came from.
+
+    runs = load("depth_ladder", "paper", "d256_L4", specs)
+    runs.columns(accuracy="test_accuracy", h_last=("h_norm", "L"))        one row per run
+    runs.by_epoch(accuracy="test_accuracy", h_last=("h_norm", "L"))     one row per run and epoch
+    runs.by_layer(gamma="gamma_in", nudge=("nudge_in", "0.01"))         one row per run and layer
+
+Under the notebook runner (`CREDITAUDIT_RUNNER` is set) what is missing is only named. Elsewhere `show.start` has left a
+`trainer` here, and the runs that have no record are trained by it, into outputs/interactive.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from creditaudit import paths
+from creditaudit.engine import catalogue
+from creditaudit.engine.spec import RunSpec, own_normalisation
+from creditaudit.measure import rules
+from creditaudit.runs.records import Record, Store
+from creditaudit.runs.yamlfile import nearest
+from creditaudit.study import metrics, params, sections
+from creditaudit.study.sample import Sample
+
+COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
+NAMED = 6  # missing runs, or commits, that are listed one by one
+Source = str | tuple[str, Any]
+trainer: Callable[[Sequence[RunSpec]], None] | None = None  # trains runs; this room itself starts no training
+SHORT = {"accuracy": ("test_accuracy", None), "h_last": ("h_norm", "L"), "g_last": ("g_norm", "L")}
+SCALARS = [
+    name
+    for name, metric in metrics.METRICS.items()
+    if metric.layer is None and metric.source == "run" and name not in ("test_accuracy", "g_norms")
+]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs a section asked for: those that have a record, and those that do not."""
+
+    specs: list[RunSpec]
+    records: list[Record]
+    profile: str
+    section: str = ""
+    set_name: str = ""
+    own: frozenset[RunSpec] = frozenset()  # those that a person trained, in outputs/interactive
+
+    @property
+    def missing(self) -> list[RunSpec]:
+        there = {record.spec for record in self.records}
+        return [spec for spec in self.specs if spec not in there]
+
+    def of(self, metric: str, layer: int | str | None = None, **fields: Any) -> Sample:
+        """One number per seed: `runs.of("accuracy", method="dfa", k=4)`.
+
+        Unless said, k is the full depth, the penalty 0, the normalisation the rule's own, a block as wide as the
+        stream. What is still ambiguous (two epoch budgets, say) is an error that names the field.
+        """
+        metric, layer = SHORT.get(metric, (metric, layer))
+        how = metrics.METRICS[metric]
+        values: dict[int, float | None] = {}
+        for record in self._where(fields):
+            if record.spec.seed in values:
+                varied = {name for name in COLUMNS if len({getattr(r.spec, name) for r in self._where(fields)}) > 1}
+                raise ValueError(f"{metric}: several runs a seed; say which {' or '.join(sorted(varied - {'seed'}))}")
+            where = record.spec.depth if layer == "L" else layer
+            values[record.spec.seed] = metrics.read(metric, record, where)
+        return Sample(values, how.log, how.places, name=how.short, points=metric == "test_accuracy")
+
+    def gain(self, method: str, k: int | None = None, **fields: Any) -> Sample:
+        """D3's statistic in percentage points: training the last k blocks (all) against leaving them frozen."""
+        trained = fields if k is None else fields | {"k": k}
+        frozen = fields | {"k": 0, "penalty": 0.0}  # no trained block, nothing to penalise: one twin for every penalty
+        return self.of("accuracy", method=method, **trained) - self.of("accuracy", method=method, **frozen)
+
+    def diagnose(self, method: str, **fields: Any) -> dict[str, bool | None]:
+        """D1, D2 and D3 over seeds, by the one statistical rule: passes, fails, or None where the seeds do not tell."""
+        return {
+            "D1": _finite(self.of("growth", method=method, **fields), Sample.below, rules.D1_LIMIT),
+            "D2": _finite(self.of("g_last", method=method, **fields), Sample.above, rules.D2_FLOOR),
+            "D3": self.gain(method, **fields).above(100 * rules.D3_GAIN),
+        }
+
+    def _where(self, fields: dict[str, Any]) -> list[Record]:
+        def matches(spec: RunSpec) -> bool:
+            wanted = {"k": spec.depth, "penalty": 0.0, "hidden": None, "labels": "true", "final_norm": True} | fields
+            wanted["normalisation"] = wanted.pop("normalise", None) or own_normalisation(spec.method)
+            wanted["hidden"] = None if wanted["hidden"] == spec.width else wanted["hidden"]
+            return all(getattr(spec, name) == value for name, value in wanted.items())
+
+        return [record for record in self.records if matches(record.spec)]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per run: what was varied, and every metric that is one number."""
+        rows = [
+            _labels(record)
+            | {"normalise": record.spec.normalisation, "hidden": record.spec.hidden or record.spec.width}
+            | {name: metrics.read(source, record, record.spec.depth if layer else None)
+               for name, (source, layer) in SHORT.items()}
+            | {name: metrics.read(name, record) for name in SCALARS}
+            for record in self.records
+        ]  # fmt: skip
+        numbers = [*SHORT, *SCALARS]
+        columns = [*COLUMNS, "normalise", "hidden", *numbers]
+        return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, float))
+
+    def missing_note(self) -> str:
+        """Which runs are not there, and the command that trains them."""
+        return f"Not trained yet: {kinds(self.missing)}. {resume_command(self.profile, self.section, self.set_name)}"
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({record.spec.seed for record in self.records})
+
+    def only(self, **fields: Any) -> "Runs":
+        """The runs whose spec has these values; a list means any of them."""
+        wanted = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+
+        def matches(spec: RunSpec) -> bool:
+            return all(getattr(spec, name) in values for name, values in wanted.items())
+
+        specs = [spec for spec in self.specs if matches(spec)]
+        return replace(self, specs=specs, records=[record for record in self.records if matches(record.spec)])
+
+    def frozen_twin(self, record: Record) -> Record | None:
+        """The k = 0 run of the same method, shape, epochs and seed: what D3 subtracts."""
+        twin = record.spec.frozen()
+        return next((other for other in self.records if other.spec == twin), None)
+
+    def columns(self, **columns: Source) -> pd.DataFrame:
+        """One row per run. A column is a metric's name, or (name, layer) where it needs one; "L" is the last."""
+        columns = columns or {"accuracy": "test_accuracy"}
+        rows = [
+            _labels(record) | {name: _metric(record, source) for name, source in columns.items()}
+            for record in self.records
+        ]
+        return _tidy(rows, COLUMNS, columns)
+
+    def by_epoch(self, **columns: Source) -> pd.DataFrame:
+        """One row per run and epoch (from 1). A column is a trajectory, or (trajectory, layer)."""
+        rows = []
+        for record in self.records:
+            series = {name: _trajectory(record, source) for name, source in columns.items()}
+            for epoch in range(record.spec.epochs):
+                values = {name: numbers[epoch] for name, numbers in series.items() if numbers}
+                rows.append(_labels(record) | {"epoch": epoch + 1} | values)
+        return _tidy(rows, (*COLUMNS, "epoch"), columns)
+
+    def by_layer(self, **columns: Source) -> pd.DataFrame:
+        """One row per run and layer. A column is a list in `final`, or (name, key) of a dict of lists."""
+        rows = []
+        for record in self.records:
+            lists = {name: _final_list(record, source) for name, source in columns.items()}
+            for layer in range(max((len(numbers) for numbers in lists.values()), default=0)):
+                values = {name: numbers[layer] for name, numbers in lists.items() if layer < len(numbers)}
+                rows.append(_labels(record) | {"layer": layer} | values)
+        return _tidy(rows, (*COLUMNS, "layer"), columns)
+
+    def coverage(self) -> str:
+        """One sentence: how many runs there are, which are missing, and how to get them."""
+        nothing = " They are tiny networks on a few hundred pictures: this checks the machinery and proves nothing."
+        warning = nothing if any(spec.data == "tiny" for spec in self.specs) else ""
+        if not self.missing:
+            here = f"; {len(self.own)} of them were trained here, in outputs/{paths.INTERACTIVE}" if self.own else ""
+            return f"All {len(self.specs)} runs, of {self._methods()}, are there{here}.{warning}"
+        one_by_one = ", ".join(_short(spec) for spec in self.missing)
+        lost = one_by_one if len(self.missing) <= NAMED else kinds(self.missing)
+        there = f"{len(self.records)} of {len(self.specs)} runs, of {self._methods()}, are there; missing: {lost}."
+        if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
+            return f"{there}{warning}"
+        return f"{there} `{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
+
+    def _methods(self) -> str:
+        return ", ".join(catalogue.label(method) for method in catalogue.in_order(spec.method for spec in self.specs))
+
+    def provenance_note(self) -> str:
+        """The footer of a section, as markdown."""
+        place = f"Set `{self.set_name}`, profile `{self.profile}`" if self.set_name else f"Profile `{self.profile}`"
+        if not self.records:
+            return f"{place}: no records yet."
+        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        return (
+            f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at "
+            f"{_commits(self.records)} on {_machines(self.records)}; {core_hours(self.records)}.{self._diverged()}"
+        )
+
+    def _diverged(self) -> str:
+        """Runs that left the finite numbers are results like any other, and named as such."""
+        gone = [record.spec for record in self.records if record.diverged]
+        return f" Diverged (a loss or a norm overflowed): {kinds(gone)}." if gone else ""
+
+
+def load(section: str, profile: str, set_name: str, specs: Sequence[RunSpec]) -> Runs:
+    """The records of exactly these runs; see the module's docstring for what happens to those that have none."""
+    wanted = list(dict.fromkeys(specs))
+    _check_names(wanted, profile, section, set_name)
+    stores = [Store(paths.profile_dir(profile))]
+    if paths.at_play():  # a spec is all of a run: where it is the same, so are the numbers
+        stores += [Store(paths.profile_dir(name)) for name in (paths.INTERACTIVE, "paper")]
+    missing = wanted
+    for store in stores:
+        missing = store.missing(missing)
+    if missing and trainer and paths.at_play():
+        trainer(missing)
+    return gather(wanted, stores, profile, section, set_name)
+
+
+def gather(
+    specs: Sequence[RunSpec], stores: Sequence[Store], profile: str, section: str = "", set_name: str = ""
+) -> Runs:
+    """The records of these runs, each from the first store that has it."""
+    played, records, own = paths.profile_dir(paths.INTERACTIVE) / "runs", [], set()
+    for spec in specs:
+        for store in stores:
+            if (record := store.get(spec)) is not None:
+                records.append(record)
+                own |= {spec} if store.folder == played else set()
+                break
+    return Runs(list(specs), records, profile, section, set_name, frozenset(own))
+
+
+def _finite(sample: Sample, passes: Callable[[Sample, float], bool | None], line: float) -> bool | None:
+    """A norm that overflowed has failed; where only some seeds did, the others must not be shown to pass."""
+    finite = {seed: value for seed, value in sample.values.items() if value is not None}
+    if len(finite) == sample.n:
+        return passes(sample, line)
+    return None if finite and passes(replace(sample, values=finite), line) else False
+
+
+def _check_names(specs: Sequence[RunSpec], profile: str, section: str, set_name: str) -> None:
+    """A person's first cell has not been checked by anybody yet."""
+    if profile != paths.INTERACTIVE:
+        params.profile_entry(profile)
+    if section and set_name and set_name not in (known := params.sets(section)):
+        raise params.ParameterError(f"set_name: {section} has no set {set_name!r}{nearest(set_name, known)}")
+    if not specs:
+        raise params.ParameterError("methods and seeds: at least one of each is needed")
+
+
+def resume_command(profile: str, section: str = "", set_name: str = "") -> str:
+    place = (f" SECTION={section}" if section else "") + (f" SET={set_name}" if set_name else "")
+    return f"make train PROFILE={profile}{place}"
+
+
+def _labels(record: Record) -> dict[str, Any]:
+    return {name: getattr(record.spec, name) for name in COLUMNS}
+
+
+def _tidy(rows: list[dict], first: Sequence[str], columns: dict[str, Source]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[*first, *columns])
+
+
+def _metric(record: Record, source: Source) -> Any:
+    name, layer = (source, None) if isinstance(source, str) else source
+    return metrics.read(name, record, record.spec.depth if layer == "L" else layer)
+
+
+def _trajectory(record: Record, source: Source) -> list:
+    name, layer = (source, None) if isinstance(source, str) else source
+    values = record.epochs.get(name, [])
+    return values if layer is None else [row[record.spec.depth if layer == "L" else layer] for row in values]
+
+
+def _final_list(record: Record, source: Source) -> list:
+    name, key = (source, None) if isinstance(source, str) else source
+    value = record.final.get(name)
+    return (value if key is None else (value or {}).get(key)) or []
+
+
+def kinds(specs: Iterable[RunSpec]) -> str:
+    """2 BP frozen, 1 State Bridge at d=512, L=12: runs that are too many to be listed one by one."""
+    counts = Counter(
+        (catalogue.label(spec.method), spec.k == 0, f"$d={spec.width}$, $L={spec.depth}$") for spec in specs
+    )
+    shapes: dict[str, list[str]] = {}
+    for (name, still, shape), count in sorted(counts.items()):
+        shapes.setdefault(shape, []).append(f"{count} {name}{' frozen' * still}")
+    return "; ".join(f"{', '.join(found)} at {shape}" for shape, found in shapes.items())
+
+
+def _short(spec: RunSpec) -> str:
+    penalty = f" λ={spec.penalty:g}" if spec.penalty else ""
+    return f"{catalogue.label(spec.method)} k={spec.k}{penalty} seed {spec.seed}"
+
+
+def _commits(records: list[Record]) -> str:
+    """Every commit once, or how many; one dirty record marks its commit."""
+    marks: dict[str, bool] = {}
+    for maker in _makers(records):
+        mark = maker["commit"][:10]
+        marks[mark] = marks.get(mark, False) or maker.get("dirty", False)
+    if len(marks) > NAMED:
+        changed = sum(marks.values())
+        return f"{len(marks)} commits (the records name them{f'; {changed} with local changes' if changed else ''})"
+    return "commit " + ", ".join(
+        f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items())
+    )
+
+
+def _machines(records: list[Record]) -> str:
+    def describe(origin: dict[str, Any]) -> str:
+        threads = f"{origin.get('threads', 1)} thread{'s' if origin.get('threads', 1) != 1 else ''}"
+        parts = [
+            origin.get("device", "cpu"),
+            cpu_name(origin.get("cpu", "")),
+            threads,
+            f"torch {origin.get('torch', '?')}",
+        ]
+        return ", ".join(filter(None, parts))
+
+    return "; ".join(sorted({describe(maker) for maker in _makers(records)}))
+
+
+def cpu_name(cpu: str) -> str:
+    """The kind of CPU without its trade marks and clock."""
+    return re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", cpu).strip()
+
+
+def core_hours(records: Sequence[Record]) -> str:
+    """27 core-hours; of each kind of CPU apart, where there are several, since an hour is not worth the same on all."""
+    seconds: Counter[str] = Counter()
+    for record in records:
+        seconds[cpu_name(record.provenance.get("cpu", ""))] += record.provenance.get("cpu_seconds", 0.0)
+    if len(seconds) < 2:
+        return f"{seconds.total() / 3600:.3g} core-hours"
+    parts = [f"{spent / 3600:.3g} core-hours on {cpu}" for cpu, spent in seconds.most_common()]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _makers(records: list[Record]) -> list[dict[str, Any]]:
+    """Where the runs were trained: to their end, and before an interruption."""
+    return [maker for record in records for maker in (record.provenance, *record.provenance.get("resumed_from", []))]
+
+
+def runs_of(section: str, set_name: str, profile: str) -> Runs:
+    """The runs of another section, as its own notebook would ask for them; nothing is trained."""
+    specs = sections.runs_of(section, params.parameters(section, set_name, profile))
+    return gather(specs, [Store(paths.profile_dir(profile))], profile, section, set_name)
+
+
+def everything(profile: str) -> Runs:
+    """The runs of all sections, each once."""
+    parts = [runs_of(section, name, profile) for section in sections.training() for name in params.sets(section)]
+    specs = list(dict.fromkeys(spec for runs in parts for spec in runs.specs))
+    records = list({record.spec: record for runs in parts for record in runs.records}.values())
+    return Runs(specs, records, profile)
+
+
+def spent(records: Iterable[Record]) -> pd.DataFrame:
+    """One row per record: what made it, and the hours it took."""
+    rows = [
+        {
+            "key": record.spec.key,
+            "CPU": cpu_name(record.provenance.get("cpu", "")),
+            "commit": record.provenance.get("commit", "")[:10],
+            "core-hours": record.provenance.get("cpu_seconds", 0.0) / 3600,
+            "wall hours": record.provenance.get("wall_seconds", 0.0) / 3600,
+        }
+        for record in records
+    ]
+    return pd.DataFrame(rows, columns=["key", "CPU", "commit", "core-hours", "wall hours"])

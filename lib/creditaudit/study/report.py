@@ -1,0 +1,168 @@
+"""Verdicts for people: the terminal table, the data frame behind the appendix, the summary sentence."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from creditaudit.engine import catalogue
+from creditaudit.study.claimspec import Claim, Quantity, Statement, statements
+from creditaudit.study.metrics import METRICS
+from creditaudit.study.numbers import UNBROKEN, digits, factor, fixed
+from creditaudit.study.result import Result
+from creditaudit.study.verdicts import VERDICTS
+
+WIDTH = 100
+_SIGNS = {"above": "≥", "below": "≤"}
+COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How many claims of each verdict, and how many of them luck alone may have got wrong."""
+
+    total: int
+    reproduced: int
+    contradicted: int
+    inconclusive: int
+    alpha: float
+    tested: int  # those with runs enough for a test; the exact ones need none, hence no luck
+    bare: int  # tested against a published mean without a std, which the test must take as exact
+
+    @property
+    def luck(self) -> str:
+        """How many verdicts chance alone may have got wrong."""
+        if not self.tested:
+            return "so chance has decided nothing"
+        wrong = f"up to about {self.alpha * self.tested:.1f} wrong verdicts among them would be no surprise"
+        more = f"perhaps more, because {self.bare} published means come without a std and are taken as exact"
+        return f"{wrong}, {more}" if self.bare else wrong
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.total} claims: {self.reproduced} reproduced, {self.contradicted} contradicted, "
+            f"{self.inconclusive} inconclusive. {self.tested} of them had the runs for a test at alpha = "
+            f"{self.alpha:g}: {self.luck}."
+        )
+
+
+def summary(results: Iterable[Result]) -> Summary:
+    results = list(results)
+    counts = Counter(result.verdict for result in results)
+    tested = [result for result in results if result.kind != "exact" and result.n > 0]
+    bare = [result for result in tested if result.kind == "equivalence" and result.claim.std is None]
+    alpha = results[0].claim.setting.alpha if results else 0.05
+    return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, len(tested), len(bare))
+
+
+def counted(results: Iterable[Result]) -> str:
+    """3 reproduced, 1 contradicted, 2 inconclusive."""
+    counts = Counter(result.verdict for result in results)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+
+
+def print_table(results: Iterable[Result]) -> None:
+    """Grouped by section and set, at most 100 columns wide; reasons are counted below instead of repeated.
+
+    What only another profile can decide is a line, not a table of dashes."""
+    everything = list(results)
+    results = [result for result in everything if not result.elsewhere]
+    print(_line("claim", "published", "observed (std, n)", "verdict"))
+    for place, group in groupby(results, key=lambda result: result.claim.place):
+        print(f"\n{place}")
+        for result in group:
+            print(_line(result.id, published(result), observed(result), result.verdict))
+    reasons = Counter(result.reason for result in results if result.verdict == "inconclusive")
+    print("\nInconclusive because:" if reasons else "")
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        print(textwrap.fill(f"{count:4d} x {reason}", WIDTH, subsequent_indent=" " * 7))
+    print("\n" + textwrap.fill(summary(results).sentence, WIDTH))
+    if others := len(everything) - len(results):
+        print(f"{others} more claims need the epochs and seeds of profile paper: see paper/appendix.html.")
+
+
+def published(result: Result) -> str:
+    """The published value with its std, or the shape in a word."""
+    claim = result.claim
+    if claim.printed:
+        return claim.printed
+    if claim.form == "argmax":
+        return f"best at k={claim.expected:.0f}"
+    text = claim.expected if claim.quantity is None else written(claim.expected, claim.quantity)
+    if claim.kind != "effect":
+        return f"{text} {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
+    if claim.minus is None:
+        return f"{_SIGNS[claim.direction]} {text}"
+    return f"{text}-fold" if claim.quantity.log else _signed(claim.expected)
+
+
+def test(claim: Claim) -> str:
+    """What our runs must show: within a margin of the published value, beyond a line, or a shape."""
+    if claim.kind == "shape":
+        return "shape" if claim.form != "all" else f"all{UNBROKEN}of{UNBROKEN}{len(claim.all)}"
+    log = claim.quantity.log
+    if claim.kind != "effect":
+        return factor(claim.margin) if log else f"±{claim.margin:g}"
+    (line,) = statements(claim)
+    if claim.minus is None or log:
+        fold = "-fold" if claim.minus else ""
+        return f"{_SIGNS[line.direction]}{UNBROKEN}{written(line.threshold, claim.quantity)}{fold}"
+    return f"{_SIGNS[line.direction]}{UNBROKEN}{_signed(line.threshold)}"
+
+
+test.__test__ = False  # pytest: this is no test
+
+
+def observed(result: Result) -> str:
+    """What our runs gave: mean, std over seeds (of norms a factor), n."""
+    if result.observed is None:
+        return "-"
+    claim = result.claim
+    if claim.form == "all":
+        parts = [_part(line, value) for line, value in zip(claim.all, result.observed, strict=True)]
+        return f"{'; '.join(parts)} (n={result.n})"
+    signed = claim.minus is not None and not claim.quantity.log
+    text = _signed(result.observed) if signed else written(result.observed, claim.quantity)
+    if result.spread is None:
+        return f"{text} (n={result.n})"
+    return f"{text} {scatter(result.spread, claim.quantity)} (n={result.n})"
+
+
+def _part(line: Statement, value: float) -> str:
+    """One inequality of several, with the name of what it is about."""
+    name = METRICS[line.quantity.metric].short
+    if line.minus is None:
+        return f"{name} {written(value, line.quantity)}"
+    other = catalogue.label(line.minus.method) + (" frozen" if line.minus.k == 0 else "")
+    return f"{name} {f'×{digits(value)}' if line.quantity.log else _signed(value)} against {other}"
+
+
+def scatter(value: float, quantity: Quantity) -> str:
+    """A std over seeds, to stand behind the mean."""
+    return factor(value) if quantity.log else f"± {value:.{METRICS[quantity.metric].places}f}"
+
+
+def _signed(value: float) -> str:
+    return fixed(value, 3, signed=True)
+
+
+def written(value: Any, quantity: Quantity) -> str:
+    """A number as its metric is written; a long list by its ends."""
+    if isinstance(value, list):
+        shown = [written(item, quantity) for item in value]
+        return " ".join(shown) if len(shown) <= 3 else f"{shown[0]} .. {shown[-1]}"
+    if isinstance(value, str):
+        return value
+    return digits(value) if quantity.log else fixed(value, METRICS[quantity.metric].places)
+
+
+def _line(*cells: str) -> str:
+    fitted = [_fit(cell, room).ljust(room) for cell, room in zip(cells, COLUMNS, strict=True)]
+    return " ".join(fitted).rstrip()
+
+
+def _fit(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"

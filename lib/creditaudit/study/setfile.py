@@ -1,0 +1,63 @@
+"""A setting that somebody tried, as a parameter set of a section: params/<section>/<name>.yaml."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from creditaudit import paths
+from creditaudit.engine.spec import RunSpec
+from creditaudit.runs.records import write_atomically
+from creditaudit.study import params, sections
+from creditaudit.study.params import ParameterError
+
+HOLDS = {  # parameter -> what it says of a run
+    "methods": "method",
+    "method": "method",
+    "seeds": "seed",
+    "width": "width",
+    "depth": "depth",
+    "epochs": "epochs",
+    "data": "data",
+    "normalisations": "normalisation",
+    "rescue": "penalty",
+}
+RUNGS = {"depth_ladder", "capacity", "fa_scatter"}  # they ask for every k
+
+
+def write(section: str, name: str, specs: Sequence[RunSpec]) -> tuple[Path, list[str]]:
+    """Write the set; returns its path and what of the setting the section has no parameter for."""
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+        raise ParameterError(f"{name!r}: a set's name is made of letters, digits and _")
+    path, known = paths.PARAMS / section / f"{name}.yaml", params.declared(section)
+    if section not in sections.training():
+        raise ParameterError(f"{section} trains nothing: choose one of {', '.join(sections.training())}")
+    if path.exists():
+        raise ParameterError(f"{paths.shown(path)} is there already: choose another name, or delete it")
+    values = {parameter: _value(parameter, field, specs, known[parameter]) for parameter, field in HOLDS.items()
+              if parameter in known}  # fmt: skip
+    if values.get("rescue") == 0.0:
+        values.pop("rescue")
+    values = params.validate(section, {n: v for n, v in values.items() if v != known[n][1]}, path)
+    asked = sections.runs_of(section, params.defaults(section) | values)
+    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None) if values else ""
+    write_atomically(path, f"# A setting saved from the playground.\n{text}")
+    return path, [] if set(specs) <= set(asked) else _left_out(section, specs, known)
+
+
+def _value(parameter: str, field: str, specs: Sequence[RunSpec], declared: tuple[Any, Any]) -> Any:
+    values = list(dict.fromkeys(getattr(spec, field) for spec in specs))
+    if isinstance(declared[1], list):
+        return values
+    if len(values) > 1:
+        raise ParameterError(f"{parameter}: a set has one, these settings have {' and '.join(map(str, values))}")
+    return values[0]
+
+
+def _left_out(section: str, specs: Sequence[RunSpec], known: dict[str, Any]) -> list[str]:
+    """Fields that depart from the default and that nothing in the section can say."""
+    said = {HOLDS[name] for name in HOLDS if name in known} | ({"normalise"} if "normalisations" in known else set())
+    said |= {"k"} if section in RUNGS else set()
+    return sorted({field for spec in specs for field in spec.departures()} - said)

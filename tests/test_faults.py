@@ -1,0 +1,50 @@
+"""A fast part of `make faults`."""
+
+import random
+
+import pytest
+
+from benchmarks import faults, sizing
+from creditaudit.engine.spec import RunSpec
+from creditaudit.runs import train
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> faults.Project:
+    return faults.Project(tmp_path_factory.mktemp("faults") / "project")
+
+
+@pytest.fixture(scope="module")
+def reference(project) -> dict[str, str]:
+    status, said = project.finish()
+    assert status == 0, said
+    return project.numbers()
+
+
+def test_a_damaged_record_is_never_believed(project, tmp_path):
+    train.run(RunSpec(method="dfa", width=16, depth=2, epochs=2, data="tiny", batch=64), project.store)
+    found = faults.damage_records(200, project, random.Random(1))
+    assert found.sound() and found.times == 200, found
+    project.clear()
+
+
+def test_a_damaged_side_file_is_never_believed(tmp_path):
+    found = faults.damage_side_files(100, tmp_path / "side", random.Random(2))
+    assert found.sound() and found.times == 100, found
+
+
+def test_a_run_that_overflows_is_a_result(tmp_path):
+    found = faults.diverging(tmp_path)
+    assert found.sound(), found
+
+
+@pytest.mark.parametrize("name", ["Ctrl-C three times in a row", "SIGKILL of the campaign", "SIGKILL of a worker"])
+def test_a_disturbed_campaign_goes_on_to_the_same_bits(name, project, reference):
+    found = faults.inject(name, 1, project, reference, random.Random(name))
+    assert found.sound(), found
+
+
+def test_the_table_of_sizes_is_bounded_by_the_longest_run():
+    hours = sizing.table([3600.0] * 16 + [7200.0], overhead=0.0)["campaign's order, h"]
+    assert hours[1] == pytest.approx(18, abs=0.01) and hours[512] == pytest.approx(2, abs=0.01)
+    assert hours.is_monotonic_decreasing
