@@ -45,7 +45,7 @@ def test_otherwise_it_is_open_and_the_body_waits():
     assert found.state == "open"
     assert found.predicates == {"one.above(2)": None, 'gain["dfa"].below(0)': True}
     assert found.text.count("\n") == 0
-    assert "1 seed " in found.text and "one.above(2)" in found.text and "dfa" not in found.text
+    assert "1 seed " in found.text and f"{NAMES['one']} is above 2" in found.text and "dfa" not in found.text
 
 
 def test_an_open_finding_names_the_missing_runs():
@@ -55,7 +55,7 @@ def test_an_open_finding_names_the_missing_runs():
     runs.specs = asked[:1]  # the sample has every seed, so another method's missing run would not decide it
     assert "1 seed " in render("one.above(2)", "", {**NAMES, "runs": runs}).text
     runs.specs, runs.missing = asked, []
-    assert "one.above(2)" in render("one.above(2)", "", {**NAMES, "runs": runs}).text
+    assert "is above 2" in render("one.above(2)", "", {**NAMES, "runs": runs}).text
 
 
 # ---- predicates --------------------------------------------------------------------------------------------

@@ -131,8 +131,19 @@ def _missing(unknown: Mapping[str, ast.expr], names: dict[str, Any]) -> str:
     n = counts.pop() if len(counts) == 1 else None
     if getattr(runs, "missing", None) and (n is None or n < len({spec.seed for spec in runs.specs})):
         return runs.missing_note().strip()
+    if n == 0:
+        profile = names.get("profile")
+        return f"Not trained yet: `make train{f' PROFILE={profile}' if profile else ''}` goes on."
     who = "The seeds at hand do" if n is None else "1 seed does" if n == 1 else f"{n} seeds do"
-    return f"{who} not decide it: {_listed(unknown)}."
+    return f"{who} not decide {', '.join(_asked(source, node, names) for source, node in unknown.items())}."
+
+
+def _asked(source: str, node: ast.expr, names: dict[str, Any]) -> str:
+    """The number and the line that it was held against; of any other predicate its source."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" as side), args=[line], keywords=[]):
+            return f"whether {_evaluate(subject, names)} is {side} {_evaluate(line, names)}"
+    return f"whether `{source}` holds"
 
 
 def _seeds(node: ast.expr, names: dict[str, Any]) -> int | None:

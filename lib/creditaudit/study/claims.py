@@ -277,5 +277,6 @@ def run(profile: str) -> list[Result]:
     print_table(results)
     own = [_judged(claim, evidence) for claim in load_claims(PREDICTIONS)]
     _write(own, folder / "predictions.json")
-    print(f"\nOur own {len(own)} predictions: {counted(own)}.")
+    decided = any(result.verdict != "inconclusive" for result in own)
+    print(f"\nOur own {len(own)} predictions: {counted(own) if decided else 'none can be decided by these runs'}.")
     return results
