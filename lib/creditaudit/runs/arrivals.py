@@ -53,7 +53,8 @@ def collect(folder: Path, store: Store, wanted: Callable[[RunSpec], bool]) -> Co
     """Take the records below `folder` that this store lacks; nothing that is there is changed."""
     if folder.resolve() == store.folder.resolve():
         raise NothingToCollect(f"{paths.shown(folder)} is where records are collected: name the folder they come from")
-    files = sorted(path for path in folder.rglob("*.json") if path.parent.name == "runs" or path.parent == folder)
+    below = sorted(folder.rglob("*.json"))  # claims and the like lie beside the folder runs, and are no records
+    files = [path for path in below if path.parent.name == "runs"] or [path for path in below if path.parent == folder]
     if not files:
         raise NothingToCollect(f"{folder}: no records there; they lie in outputs/<profile>/runs of the other machine")
     found = Collected()
