@@ -80,7 +80,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        return rules.verdict(self.growth, self.g_norm, self.gain)
+        return rules.verdict(rules.judged(self.growth, self.g_norm, self.gain))
 
     def _lines(self) -> list[tuple[str, str, bool | None]]:
         gain = "not measured: pass frozen_accuracy" if self.gain is None else f"{self.gain:+.3f}"

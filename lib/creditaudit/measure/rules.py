@@ -3,6 +3,8 @@
 A number that overflowed, or is not a number, is stored as None: the worst case of D1, and no reference for D2.
 """
 
+from collections.abc import Mapping
+
 CHANCE = 0.1  # ten classes, equally frequent
 BATCH = 128  # over which D2's gradient is averaged
 RHO_EPS, RHO_RELATIVE_EPS = 1e-3, 1e-5  # rho's step: the study's, and ours, a fraction of the state's norm
@@ -10,7 +12,6 @@ D1_LIMIT = 50.0  # growth over one block above which D1 fails
 D2_FLOOR = 1e-7  # |g_L| below which D2 fails
 STABILITY_DRIFT = 0.30  # the study's reading of a side product: one gradient direction shared by all batches
 D3_GAIN = 0.02  # accuracy over the frozen network that D3 asks for
-OPEN = "D3 open"  # the frozen run is missing
 
 
 def scale_is_stable(growth: float | None) -> bool:
@@ -26,15 +27,18 @@ def depth_is_used(gain: float | None) -> bool | None:
     return None if gain is None else round(gain, 9) >= D3_GAIN  # .57 - .55 is a little less than .02 in floats
 
 
+def judged(growth: float | None, g_last: float | None, gain: float | None = None) -> dict[str, bool | None]:
+    """Which diagnostics pass; None is what was not measured."""
+    return {"D1": scale_is_stable(growth), "D2": reference_is_valid(g_last), "D3": depth_is_used(gain)}
+
+
 def failures(growth: float | None, g_last: float | None, gain: float | None = None) -> list[str]:
     """The diagnostics that fail; what was not measured is not judged."""
-    passed = {"D1": scale_is_stable(growth), "D2": reference_is_valid(g_last), "D3": depth_is_used(gain)}
-    return [name for name, passes in passed.items() if passes is False]
+    return [name for name, passes in judged(growth, g_last, gain).items() if passes is False]
 
 
-def verdict(growth: float | None, g_last: float | None, gain: float | None) -> str:
-    """PASS, or FAIL(D1+D2) and so on; without a gain, that D3 is open."""
-    failed = "+".join(failures(growth, g_last, gain))
-    if gain is None:
-        return f"FAIL({failed}), {OPEN}" if failed else f"PASS(D1+D2), {OPEN}"
-    return f"FAIL({failed})" if failed else "PASS"
+def verdict(passes: Mapping[str, bool | None]) -> str:
+    """PASS, or FAIL(D1+D2) and so on, and which are open."""
+    failed, passed, unknown = ("+".join(n for n, each in passes.items() if each is w) for w in (False, True, None))
+    known = f"FAIL({failed})" if failed else f"PASS({passed})" if passed and unknown else "PASS" if passed else ""
+    return ", ".join(filter(None, [known, unknown and f"{unknown} open"]))

@@ -47,7 +47,7 @@ def read(name: str, record: Record, layer: int | None = None) -> Value:
 
 def verdict(record: Record, frozen: Record | None) -> str:
     """PASS, or FAIL(D1+D2) and so on; `frozen` is the k = 0 run that D3 subtracts."""
-    return rules.verdict(record.final["growth"], record.final["g_norm"][-1], gain(record, frozen))
+    return rules.verdict(rules.judged(record.final["growth"], record.final["g_norm"][-1], gain(record, frozen)))
 
 
 def gain(record: Record, frozen: Record | None) -> float | None:
