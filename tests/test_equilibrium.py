@@ -1,5 +1,7 @@
 """Equilibrium propagation against its energy, minimised by a plain solver, and against the exact gradient."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -49,7 +51,7 @@ def test_ep_reports_when_float32_no_longer_resolves_its_credit():
     assert resolution[0] > 0.99 and resolution[1] < 0.9
 
 
-def ep_stack(scale: float, beta: float, sweeps: int) -> tuple[Stack, ResMLP]:
+def ep_stack(scale: float, beta: float, sweeps: int, **more) -> tuple[Stack, ResMLP]:
     """An EP run and its module, with blocks of the given strength."""
     spec = RunSpec(method="ep", **SHAPE)
     stack, module = Stack([spec], torch.float64), initialised(spec).double()
@@ -57,7 +59,7 @@ def ep_stack(scale: float, beta: float, sweeps: int) -> tuple[Stack, ResMLP]:
         for block in module.blocks:
             block.w2.weight.mul_(scale)
     model.load_module(stack.net, 0, module)
-    stack.rule.beta, stack.rule.sweeps = beta, sweeps
+    stack.rule.settings = replace(EQUILIBRIUM, beta=beta, sweeps=sweeps, **more)
     return stack, module
 
 
@@ -69,6 +71,24 @@ def test_ep_relaxes_to_the_minimum_of_the_energy(beta):
     nudged, free = relaxed(module, x, y, beta), module.states(x)
     for l in range(4):
         close(credit[l], -(nudged[l] - free[l]) / beta, 1e-4)
+
+
+def test_descent_arrives_where_the_solution_is():
+    """And before that it is plain gradient descent on the energy, all states at once."""
+    x, y = batch(1)
+    stack, module = ep_stack(10.0, 0.1, 3, relaxation="descent", rate=0.3)
+    _, credit = worked(stack, x, y)
+    free = [state.detach() for state in module.states(x)]
+    h = [state.clone() for state in free]
+    for _ in range(3):
+        moving = [state.requires_grad_() for state in h]
+        slopes = torch.autograd.grad(energy(module, x, y, moving, 0.1), moving)
+        h = [(state - 0.3 * slope).detach() for state, slope in zip(h, slopes, strict=True)]
+    for l in range(4):
+        close(credit[l] + 1, 1 - (h[l] - free[l]) / 0.1, 1e-9)
+    solved, descended = (ep_stack(1.0, 0.1, n, relaxation=how)[0] for n, how in ((40, "solved"), (400, "descent")))
+    for ours, theirs in zip(worked(descended, x, y)[1], worked(solved, x, y)[1], strict=True):
+        close(ours, theirs, 1e-4)
 
 
 def test_ep_as_shipped_is_settled():

@@ -17,7 +17,8 @@ BALANCE = ("credit_norm", "credit_common", "drive_common", "state_common", "cred
 
 
 def asked(section: str = "normalisation", **more) -> list[RunSpec]:
-    given = params.defaults(section) | {"methods": METHODS, "seeds": SEEDS, **SHAPE, "epochs": 4} | more
+    given = params.defaults(section) | {"learned": None, "elsewhere": None}
+    given |= {"methods": METHODS, "seeds": SEEDS, **SHAPE, "epochs": 4} | more
     return sections.runs_of(section, given)
 
 
@@ -73,7 +74,7 @@ def test_credit_balance_is_what_a_loop_over_samples_gives(method, normalise):
     tape = stack.tape(len(y))
     tape.forward(x.unsqueeze(0))
     tape.score(y.unsqueeze(0))
-    found = diagnostics.credit_balance(stack.rule, tape, normalise)
+    found = diagnostics.credit_balance(stack.rule, tape, normalise, 1e-6)
     states = module.states(x)
     logits = module.readout(states[-1])
     loss = torch.nn.functional.cross_entropy(logits, y, reduction="none").detach().numpy()

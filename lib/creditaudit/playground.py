@@ -21,7 +21,7 @@ from IPython.display import DisplayHandle, display
 
 from creditaudit import paths
 from creditaudit.engine import catalogue
-from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.spec import VARIANTS, RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import fetch, live
 from creditaudit.runs.records import Record, Store, load
@@ -212,7 +212,7 @@ def _far(shape: tuple[int, int, int], spec: RunSpec) -> float:
 
 def _distance(a: RunSpec, b: RunSpec) -> float:
     penalty = abs(math.log10(max(a.penalty, 1e-6) / max(b.penalty, 1e-6)))
-    names = ("normalisation", "hidden", "labels", "final_norm")
+    names = ("normalisation", *VARIANTS)
     other = 3 * sum(getattr(a, name) != getattr(b, name) for name in names)
     return penalty + other + abs(math.log2(a.epochs / b.epochs)) / 4 + 0.01 * (a.seed != b.seed)
 

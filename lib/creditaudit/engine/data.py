@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from creditaudit.engine.model import PIXELS
-from creditaudit.engine.spec import CLASSES, TRAIN_PICTURES
+from creditaudit.engine.spec import CLASSES, HELD_OUT, TRAIN_PICTURES
 from creditaudit.paths import DATA
 
 MEAN = (0.4914, 0.4822, 0.4465)
@@ -43,12 +43,21 @@ class Dataset:
     test_labels: np.ndarray
 
 
-def load(name: str, train_size: int | None = None, test_size: int | None = None) -> Dataset:
-    """The first `train_size` and `test_size` pictures of "cifar10" or "tiny" (None: all of them)."""
+def load(
+    name: str, train_size: int | None = None, test_size: int | None = None, validation: bool = False
+) -> Dataset:
+    """The first `train_size` and `test_size` pictures of "cifar10" or "tiny" (None: all of them).
+
+    For validation the last training pictures stand in for the test pictures, which nobody then sees.
+    """
     readers = {"cifar10": _read_cifar10, "tiny": _read_tiny}
     if name not in readers:
         raise ValueError(f"data: unknown data set {name!r}, expected one of {sorted(readers)}")
     train_images, train_labels, test_images, test_labels = readers[name]()
+    if validation:
+        kept, held = slice(None, -HELD_OUT[name]), slice(-HELD_OUT[name], None)
+        test_images, test_labels = train_images[held], train_labels[held]
+        train_images, train_labels = train_images[kept], train_labels[kept]
     train = _first("train_size", train_size, len(train_labels))
     test = _first("test_size", test_size, len(test_labels))
     return Dataset(train_images[:train], train_labels[:train], test_images[:test], test_labels[:test])

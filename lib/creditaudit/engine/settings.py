@@ -2,11 +2,19 @@
 
 Nothing was tuned on test claims: values are those of the study's toy example where it has them, else the plainest
 reading of its text; the two choices made with a look at validation say so. The set-up section of the appendix prints
-this list. A change here changes records: bump `RECIPE` with it.
+this list. A default changed here changes records: bump `RECIPE` with it. A spec departs from them by name:
+`RunSpec(method="ep", settings={"beta": 1.0})`.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=1000)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 def chosen(value: Any, why: str) -> Any:
@@ -21,8 +29,11 @@ class StateBridgeSettings:
     Its loss is the MSE over the batch's mean ||h_L||^2: AdamW ignores the factor, float32 does not (||h|| ~ 1e9).
     """
 
-    layers: int = chosen(
+    layers: Count = chosen(
         3, "linear maps in $G$, as in the value net of the study's toy example; hidden width $d$, no bottleneck"
+    )
+    predicts: Literal["state", "change", "direction"] = chosen(
+        "state", "$h_L$ itself; else its change, $G = h_l + \\mathrm{net}$, or $h_L$ after the LayerNorm"
     )
 
 
@@ -33,34 +44,41 @@ class CreditBridgeSettings:
     The gradient matching and the warm-up were picked on a validation split of the training set, outside this code.
     """
 
-    hidden: int = chosen(256, "width of $V$'s two hidden layers, the toy example's")
-    noise: float = chosen(0.1, "std of the copies of $h_{l+1}$, in the units of $h$; the toy example's")
-    copies: int = chosen(8, "noisy copies in the soft-min, the toy example's")
-    temperature: float = chosen(0.1, "of the soft-min, the toy example's")
-    terminal: float = chosen(
+    hidden: Count = chosen(256, "width of $V$'s two hidden layers, the toy example's")
+    noise: Positive = chosen(0.1, "std of the copies of $h_{l+1}$, in the units of $h$; the toy example's")
+    copies: Count = chosen(8, "noisy copies in the soft-min, the toy example's")
+    temperature: Positive = chosen(0.1, "of the soft-min, the toy example's")
+    terminal: Positive = chosen(
         1.0,
         "weight of the two losses at $h_L$ against the bridge's 1: value, and gradient matching *relative* to the "
         "gradient's size, chosen on a validation split",
     )
-    ema: float = chosen(0.995, "the slow copy keeps this much per step, the toy example's")
-    warm_up: float = chosen(
+    ema: Fraction = chosen(0.995, "the slow copy keeps this much per step, the toy example's")
+    warm_up: Fraction = chosen(
         0.5,
         "fraction of all steps in which DFA drives the blocks; the study explored .05 to .5. Chosen on a validation "
         "split: the one most like DFA",
     )
-    waves: int = chosen(3, "sine and cosine of $\\pi 2^j l/L$, $j$ below this: enough to tell 12 layers apart")
+    matching: Literal["relative", "absolute"] = chosen(
+        "relative", "over the gradient's mean square, which shrinks as the stream grows; else the plain squared error"
+    )
+    waves: Count = chosen(3, "sine and cosine of $\\pi 2^j l/L$, $j$ below this: enough to tell 12 layers apart")
 
 
 @dataclass(frozen=True)
 class EquilibriumSettings:
     """Nudged phase of the energy 1/2 sum ||h_{l+1} - h_l - f_l(h_l)||^2 + beta loss."""
 
-    beta: float = chosen(
+    beta: Positive = chosen(
         0.1, "the nudge: small against the states, yet above float32's resolution while these do not explode"
     )
-    sweeps: int = chosen(
+    sweeps: Count = chosen(
         2, "relaxation sweeps: at init, its worst case, a test holds the credit within 10 % of the fixed point"
     )
+    relaxation: Literal["solved", "descent"] = chosen(
+        "solved", "residuals down, states up, where descent would arrive; *descent* takes `sweeps` plain gradient steps"
+    )
+    rate: Positive = chosen(0.5, "of a step of descent; unused where the relaxation is solved")
 
 
 STRUCTURE = (  # choices that are no number: whose, what, how, and why
@@ -85,12 +103,35 @@ STRUCTURE = (  # choices that are no number: whose, what, how, and why
         ("ep", "energy", "with $h_0$"),
         "$\\lVert h_0 - \\mathrm{embed}(x) \\rVert^2 / 2$ is added, so that the embed has a credit",
     ),
-    (
-        ("ep", "relaxation", "solved"),
-        "residuals down, states up: the point at which descent on the energy would arrive after many more steps",
-    ),
 )
 
 STATE_BRIDGE = StateBridgeSettings()
 CREDIT_BRIDGE = CreditBridgeSettings()
 EQUILIBRIUM = EquilibriumSettings()
+DEFAULTS = {"sb": STATE_BRIDGE, "cb": CREDIT_BRIDGE, "ep": EQUILIBRIUM}  # by the rule's name
+Changes = tuple[tuple[str, Any], ...]
+
+
+def settings_of(method: str, changes: Changes | Mapping[str, Any] = ()) -> Any:
+    """A rule's settings with some of them changed."""
+    return type(DEFAULTS[method])(**(asdict(DEFAULTS[method]) | dict(changes)))
+
+
+def departures(method: str, changes: Any) -> Changes:
+    """Checked, sorted by name, and without those that are as they would be anyway."""
+    if not isinstance(changes, Mapping | tuple | list):
+        raise ValueError(f"settings are a mapping of names to values, not {changes!r}")
+    try:
+        changes = dict(changes)
+    except (TypeError, ValueError):
+        raise ValueError(f"settings are a mapping of names to values, not {changes!r}") from None
+    known = asdict(DEFAULTS[method]) if method in DEFAULTS else {}
+    for name in changes:
+        if name not in known:
+            raise ValueError(f"settings: {method} has no {name!r}; it has {', '.join(known) or 'none'}")
+    try:
+        TypeAdapter(type(DEFAULTS[method])).validate_python(known | changes) if changes else None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ValueError(f"settings: {problem['loc'][0]} = {problem['input']!r}: {problem['msg'].lower()}") from None
+    return tuple(sorted((name, value) for name, value in changes.items() if value != known[name]))

@@ -9,9 +9,19 @@ import json
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from creditaudit.engine import catalogue
+from creditaudit.engine.settings import DEFAULTS, Changes, departures, settings_of
 from creditaudit.mistakes import Mistake
 
 
@@ -26,6 +36,10 @@ Normalise = Literal["sample", "batch", "none"]
 
 PIXELS, CLASSES = 3 * 32 * 32, 10
 TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}  # tiny: 52 of each class
+HELD_OUT = {"cifar10": 5_000, "tiny": 100}  # the last of them, where a run is judged by validation pictures
+
+# What a run may change beside method, shape, k, penalty, normalisation, epochs and seed.
+VARIANTS = ("hidden", "rms_eps", "settings", "decay", "labels", "final_norm", "validation")
 
 # Bump when the numerics of a run change: every older record then stops matching its spec.
 RECIPE = 1
@@ -49,7 +63,10 @@ class RunSpec(BaseModel):
     seed: int = Field(42, ge=0, lt=2**31)
     penalty: float = Field(0.0, ge=0, le=100)  # lambda
     normalise: Normalise | None = None  # of the credit; None is the rule's own choice
+    rms_eps: float = Field(1e-6, gt=0, le=1)  # beside the rms; with 1e-8 FA explodes
+    settings: Changes = ()  # of the rule itself, where they are not those of settings.py
     lr: float = Field(1e-3, gt=0, le=1)
+    decay: Literal["epoch", "step"] = "epoch"  # how often the cosine is followed
     weight_decay: float = Field(0.01, ge=0, le=1)
     batch: int = Field(128, ge=2, le=8192)
     augment: bool = True
@@ -58,12 +75,18 @@ class RunSpec(BaseModel):
     data: Literal["cifar10", "tiny"] = "cifar10"
     train_size: int | None = Field(None, ge=2)  # None is the whole set
     test_size: int | None = Field(None, ge=2)
+    validation: bool = False  # hold training pictures out and judge by them instead of the test pictures
 
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
             raise SpecError(_explain(error, fields)) from None
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _checked(cls, changes: Any, known: ValidationInfo) -> Changes:
+        return departures(known.data["method"], changes) if "method" in known.data else ()
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
@@ -84,9 +107,15 @@ class RunSpec(BaseModel):
         return self.normalise or own_normalisation(self.method)
 
     @property
+    def rule_settings(self) -> Any:
+        """Those of its rule, all of them; None for a rule that has none."""
+        return settings_of(self.method, self.settings) if self.method in DEFAULTS else None
+
+    @property
     def steps(self) -> int:
         """Training steps of the whole run."""
-        return self.epochs * -(-(self.train_size or TRAIN_PICTURES[self.data]) // self.batch)
+        whole = TRAIN_PICTURES[self.data] - HELD_OUT[self.data] * self.validation
+        return self.epochs * -(-(self.train_size or whole) // self.batch)
 
     def departures(self) -> dict[str, Any]:
         """The fields that differ from their default, the only ones the key sees."""
@@ -128,7 +157,7 @@ def _explain(error: ValidationError, fields: dict[str, Any]) -> str:
         elif name == "spec":
             lines.append(problem["msg"].removeprefix("Value error, "))
         elif problem["type"] == "value_error":
-            lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ')}")
+            lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ').removeprefix(f'{name}: ')}")
         else:
             lines.append(f"{name} = {fields.get(name)!r}: {problem['msg'].lower()}")
     return "; ".join(lines)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from creditaudit.engine import adamw, model, network
-from creditaudit.engine.credit import RULES, Rule
+from creditaudit.engine.credit import Rule, rule_of
 from creditaudit.engine.credit.rule import driving
 from creditaudit.engine.network import Credit, Tape
 from creditaudit.engine.spec import RunSpec
@@ -42,7 +42,7 @@ class Stack:
             raise ValueError("runs can be stacked only if they differ in nothing but seed and penalty")
         self.specs, self.spec = list(specs), first
         self.buffers = model.allocate(len(specs), first, dtype, device)
-        self.rule = RULES[first.method](len(specs), first.width, first.depth)
+        self.rule = rule_of(first)(len(specs), first.width, first.depth)
         for s, spec in enumerate(specs):
             module = initialised(spec, self.rule, s)
             model.load_module(self.net, s, module)
@@ -58,8 +58,8 @@ class Stack:
     def net(self) -> model.Net:
         return self.buffers.net
 
-    def set_epoch(self, epoch: int) -> None:
-        """Cosine decay to zero over the run, once per epoch."""
+    def set_epoch(self, epoch: float) -> None:
+        """Cosine decay to zero over the run."""
         self.lr = self.spec.lr * (1 + math.cos(math.pi * epoch / self.spec.epochs)) / 2
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,8 @@ class Stack:
 
     def gradients(self, tape: Tape) -> None:
         """Fill the gradient buffer from one forward pass."""
-        grad, rule, mode = self.buffers.grad, self.rule, self.spec.normalisation
+        grad, rule = self.buffers.grad, self.rule
+        mode, eps = self.spec.normalisation, self.spec.rms_eps
         network.readout_gradients(tape, grad)
         rule.begin(tape)
         for l in reversed(range(self.spec.depth)):
@@ -90,12 +91,12 @@ class Stack:
                 continue
             credit = rule.block(l)
             if trained:
-                drive = self._penalised(driving(rule, credit, mode), tape, l)
+                drive = self._penalised(driving(rule, credit, mode, eps), tape, l)
                 network.pull(tape, l, drive)
                 network.block_gradients(tape, l, drive, grad.blocks[l])
             if rule.chains and not (trained and mode == "none"):
                 network.pull(tape, l, self._penalised(credit, tape, l) if trained else credit)
-        driving(rule, rule.embed(), mode).write_gradient(tape.x, grad.embed)
+        driving(rule, rule.embed(), mode, eps).write_gradient(tape.x, grad.embed)
 
     def _penalised(self, drive: Credit, tape: Tape, l: int) -> Credit:
         """Add the gradient of lambda * mean_b ||f_l||^2."""

@@ -55,7 +55,7 @@ def medians(vectors: list[Tensor]) -> list[list[float]]:
     return [[norm[s].median().item() for norm in norms] for s in range(len(vectors[0]))]
 
 
-def credit_balance(rule: Rule, tape: Tape, normalise: Normalise) -> dict[str, list[list[float]]]:
+def credit_balance(rule: Rule, tape: Tape, normalise: Normalise, eps: float) -> dict[str, list[list[float]]]:
     """Who drives the blocks, and do they pull together? For each run, at the embed and blocks 0..L-1, on a scored tape.
 
     `credit_*` is of the raw credit, `drive_*` of the vector that trains after the normalisation, `state_*` of h_0..h_L:
@@ -65,7 +65,7 @@ def credit_balance(rule: Rule, tape: Tape, normalise: Normalise) -> dict[str, li
     """
     rule = rule.to(tape.h[0].dtype, str(tape.h[0].device))
     raw = [credit.double() for credit in walk(rule, tape)]
-    drive = [driving(rule, Credit(credit), normalise).dense() for credit in raw]
+    drive = [driving(rule, Credit(credit), normalise, eps).dense() for credit in raw]
     quarter = (-tape.log_likelihood[..., 0]).argsort(1)[:, : max(1, tape.batch // 4)]
     return {
         "credit_norm": medians(raw),

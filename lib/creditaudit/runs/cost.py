@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from creditaudit.engine.settings import CREDIT_BRIDGE, EQUILIBRIUM, STATE_BRIDGE
 from creditaudit.engine.spec import CLASSES, PIXELS, RunSpec
 from creditaudit.runs.records import Record
 
@@ -39,15 +38,15 @@ def _products(spec: RunSpec, pictures: int) -> tuple[int, int, int]:
 
 def _credit_flops(spec: RunSpec, block: float) -> float:
     """What a learned rule adds: passes of its perceptron, or EP's sweeps (a VJP and a forward of every block each)."""
-    states = 2 * spec.batch * spec.depth
+    states, settings = 2 * spec.batch * spec.depth, spec.rule_settings
     if spec.method == "ep":
-        return 4 * EQUILIBRIUM.sweeps * spec.depth * block
+        return 4 * settings.sweeps * spec.depth * block
     if spec.method == "sb":  # forward, credit, weight gradients; one pull less where the input's gradient is not needed
         layer = spec.width**2
-        return states * layer * (4 * STATE_BRIDGE.layers - 1)
+        return states * layer * (4 * settings.layers - 1)
     if spec.method == "cb":  # credit at all states; slow copies; one transition per sample, terminal, its matching
-        net = (spec.width + CREDIT_BRIDGE.hidden) * CREDIT_BRIDGE.hidden
-        return net * (2 * states + 2 * spec.batch * (CREDIT_BRIDGE.copies + 2 * 3 + 3))
+        net = (spec.width + settings.hidden) * settings.hidden
+        return net * (2 * states + 2 * spec.batch * (settings.copies + 2 * 3 + 3))
     return 0.0
 
 

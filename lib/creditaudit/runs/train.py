@@ -63,7 +63,7 @@ class Training:
 
     def __init__(self, specs: Sequence[RunSpec], checkpoint_path: Path, device: str = "cpu") -> None:
         self.specs, self.spec, self.checkpoint_path, self.device = list(specs), specs[0], checkpoint_path, device
-        self.data = data.load(self.spec.data, self.spec.train_size, self.spec.test_size)
+        self.data = data.load(self.spec.data, self.spec.train_size, self.spec.test_size, self.spec.validation)
         self.test_x, self.test_y = (tensor.to(device) for tensor in data.test_tensors(self.data))
         self.stack = Stack(specs, device=device)
         self.start = self.stack.net.to(torch.float64)
@@ -136,7 +136,10 @@ class Training:
         self.stack.set_epoch(self.epoch)
         loss = torch.zeros(len(self.specs), device=self.device)
         hits = torch.zeros(len(self.specs), dtype=torch.int64, device=self.device)
-        for x, y in self._batches():
+        steps = self.spec.steps // self.spec.epochs
+        for step, (x, y) in enumerate(self._batches()):
+            if self.spec.decay == "step":
+                self.stack.set_epoch(self.epoch + step / steps)
             batch_loss, batch_hits = self.stack.step(x, y)
             loss += batch_loss
             hits += batch_hits
@@ -161,7 +164,7 @@ class Training:
                 norms = {
                     "h_norm": diagnostics.medians(tape.h),
                     "g_norm": diagnostics.medians(diagnostics.reference_gradients(tape)),
-                    **diagnostics.credit_balance(self.stack.rule, tape, self.spec.normalisation),
+                    **diagnostics.credit_balance(self.stack.rule, tape, self.spec.normalisation, self.spec.rms_eps),
                 }
         seen = len(self.test_y)
         return {"test_loss": (loss / seen).tolist(), "test_accuracy": (hits / seen).tolist()} | norms

@@ -46,6 +46,10 @@ class Quantity(Strict):
     hidden: int | None = Field(None, ge=1)  # inner width of a block
     labels: Literal["true", "random"] = "true"
     final_norm: bool = True
+    rms_eps: float = 1e-6
+    decay: Literal["epoch", "step"] = "epoch"
+    settings: dict[str, Any] = {}  # of the rule
+    validation: bool = False
     epochs: int | None = Field(None, ge=1)  # only where it differs from the set's
     seed: int | None = None  # only for exact claims about one seed
 

@@ -20,7 +20,8 @@ import pandas as pd
 
 from creditaudit import paths
 from creditaudit.engine import catalogue
-from creditaudit.engine.spec import RunSpec, own_normalisation
+from creditaudit.engine.settings import departures
+from creditaudit.engine.spec import VARIANTS, RunSpec, own_normalisation
 from creditaudit.measure import rules
 from creditaudit.runs.records import Record, Store
 from creditaudit.runs.yamlfile import nearest
@@ -88,8 +89,12 @@ class Runs:
 
     def _where(self, fields: dict[str, Any]) -> list[Record]:
         def matches(spec: RunSpec) -> bool:
-            wanted = {"k": spec.depth, "penalty": 0.0, "hidden": None, "labels": "true", "final_norm": True} | fields
+            if fields.get("method", spec.method) != spec.method:
+                return False
+            usual = {name: RunSpec.model_fields[name].default for name in VARIANTS}
+            wanted = {"k": spec.depth, "penalty": 0.0} | usual | fields
             wanted["normalisation"] = wanted.pop("normalise", None) or own_normalisation(spec.method)
+            wanted["settings"] = departures(spec.method, wanted["settings"])
             wanted["hidden"] = None if wanted["hidden"] == spec.width else wanted["hidden"]
             return all(getattr(spec, name) == value for name, value in wanted.items())
 

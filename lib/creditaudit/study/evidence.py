@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterable
 from copy import copy
 from typing import Any
 
-from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.spec import VARIANTS, RunSpec
 from creditaudit.runs import identity_rows
 from creditaudit.runs.records import Record, Store
 from creditaudit.study.claimspec import Quantity, Setting, depth_of
 from creditaudit.study.metrics import METRICS, read, scaled
 from creditaudit.study.verdicts import Cause, Reason
 
-ASKED = {"normalise", "hidden", "labels", "final_norm", "penalty"}  # of a run, as a quantity names it
+ASKED = {"normalise", "penalty", *VARIANTS}  # of a run, as a quantity names it
 RUN_FIELDS = ASKED | {"method", "width", "depth", "k", "epochs", "seed"}
 
 

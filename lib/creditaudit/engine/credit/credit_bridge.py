@@ -22,7 +22,7 @@ from creditaudit.engine import network
 from creditaudit.engine.credit.auxiliary import LearnedRule
 from creditaudit.engine.model import CLASSES
 from creditaudit.engine.network import Credit, Normalised, Tape
-from creditaudit.engine.settings import CREDIT_BRIDGE as SET
+from creditaudit.engine.settings import CREDIT_BRIDGE
 from creditaudit.engine.spec import RunSpec
 
 
@@ -39,16 +39,18 @@ class CreditBridge(LearnedRule):
         "value one layer on; in a warm-up DFA's credit"
     )
 
+    settings = CREDIT_BRIDGE
+
     def __init__(self, runs: int, width: int, depth: int) -> None:
-        self.sizes = [width + 2 * SET.waves + CLASSES, SET.hidden, SET.hidden, 1]
+        self.sizes = [width + 2 * self.settings.waves + CLASSES, self.settings.hidden, self.settings.hidden, 1]
         super().__init__(runs, width, depth)
         self.slow = torch.zeros_like(self.weights)
         self.warm_feedback = torch.zeros(runs, depth, CLASSES, width)
-        self.times, self.warm_steps = _time_embedding(depth), 0.0
+        self.times, self.warm_steps = _time_embedding(depth, self.settings.waves), 0.0
 
     def configure(self, specs: Sequence[RunSpec], steps: int) -> None:
         super().configure(specs, steps)
-        self.seeds, self.warm_steps = [spec.seed for spec in specs], SET.warm_up * steps
+        self.seeds, self.warm_steps = [spec.seed for spec in specs], self.settings.warm_up * steps
 
     def to(self, *place: Any, **more: Any) -> "CreditBridge":
         copy = super().to(*place, **more)
@@ -90,7 +92,7 @@ class CreditBridge(LearnedRule):
         value = now.forward(layers)
         target = torch.cat([self._bridge(tape, _taken(tape.h[1:], shares), layer + 1), -tape.log_likelihood], 1)
         dvalue = (value - target).mul_(2 / batch)
-        dvalue[:, batch:] *= SET.terminal
+        dvalue[:, batch:] *= self.settings.terminal
         dz, dw = self._match([z[:, batch:] for z in now.z[:-1]], [part.w for part in layers], tape)
         now.pull(layers, dvalue, dz)
         gradients = self.layers(self.gradient)
@@ -98,7 +100,7 @@ class CreditBridge(LearnedRule):
         for grad, more in zip(gradients, dw, strict=True):
             grad.w[:, : more.shape[1]] += more
         self.adamw(lr)
-        self.slow.lerp_(self.weights, 1 - SET.ema)
+        self.slow.lerp_(self.weights, 1 - self.settings.ema)
 
     def _fill(self, x: Tensor, xhat: Tensor, layer: Tensor, error: Tensor) -> None:
         x[..., : self.width] = xhat
@@ -107,17 +109,18 @@ class CreditBridge(LearnedRule):
 
     def _bridge(self, tape: Tape, after: Tensor, layer: Tensor) -> Tensor:
         """Soft-min of the slow copy's values around the next states, [S, B, 1]."""
-        copies = (after.unsqueeze(1) + SET.noise * self._noise(after)).flatten(1, 2)
+        copies = (after.unsqueeze(1) + self.settings.noise * self._noise(after)).flatten(1, 2)
         trace, norm = self.trace(copies.shape[1]), Normalised(copies)
         norm.run(copies)
-        x = trace.x.view(len(after), SET.copies, *after.shape[1:2], -1)
+        x = trace.x.view(len(after), self.settings.copies, *after.shape[1:2], -1)
         self._fill(x, norm.xhat.view(*x.shape[:-1], -1), layer, tape.error.unsqueeze(1))
         values = trace.forward(self.layers(self.slow)).view(*x.shape[:-1], 1)
-        return torch.logsumexp(values / -SET.temperature, 1).sub_(math.log(SET.copies)).mul_(-SET.temperature)
+        t = self.settings.temperature
+        return torch.logsumexp(values / -t, 1).sub_(math.log(self.settings.copies)).mul_(-t)
 
     def _noise(self, like: Tensor) -> Tensor:
         """A pure function of (seed, step), so that a resumed run draws the same: [S, K, B, d]."""
-        step, shape = int(self.taken[0]), (SET.copies, *like.shape[1:])
+        step, shape = int(self.taken[0]), (self.settings.copies, *like.shape[1:])
         words = [int(np.random.SeedSequence([seed, step]).generate_state(1)[0]) for seed in self.seeds]
         draws = [torch.randn(shape, generator=torch.Generator().manual_seed(word)) for word in words]
         return torch.stack(draws).to(like)
@@ -136,7 +139,8 @@ class CreditBridge(LearnedRule):
         true = network.output_gradient(tape).mul_(tape.batch)
         wrong = tape.norm.input_gradient(torch.bmm(r1, w1.mT)).sub_(true)
         size = true.square_().sum((1, 2), keepdim=True).clamp_(min=torch.finfo(true.dtype).tiny)
-        du = tape.norm.input_gradient(wrong.mul_(2 * SET.terminal / size))
+        size = size if self.settings.matching == "relative" else tape.batch
+        du = tape.norm.input_gradient(wrong.mul_(2 * self.settings.terminal / size))
         dr1 = torch.bmm(du, w1)
         dp1 = dr1 * slope1
         dr2 = torch.bmm(dp1, w2)
@@ -164,7 +168,7 @@ def _taken(states: list[Tensor], shares: list[slice]) -> Tensor:
     return torch.cat([state[:, cut] for state, cut in zip(states, shares, strict=True)], 1)
 
 
-def _time_embedding(depth: int) -> Tensor:
+def _time_embedding(depth: int, waves: int) -> Tensor:
     """sin and cos of pi 2^j l/L for l = 0..L: [L + 1, 2 waves]."""
-    angle = torch.arange(depth + 1).unsqueeze(1) / depth * math.pi * 2.0 ** torch.arange(SET.waves)
+    angle = torch.arange(depth + 1).unsqueeze(1) / depth * math.pi * 2.0 ** torch.arange(waves)
     return torch.cat([angle.sin(), angle.cos()], 1)

@@ -35,7 +35,7 @@ class EquilibriumPropagation(Rule):
         "$a_l = (h_{l+1} - h_{l+1}^{\\beta}) / \\beta$, where $h^{\\beta}$ are the states that minimise an energy on "
         "which the loss pulls"
     )
-    beta, sweeps = EQUILIBRIUM.beta, EQUILIBRIUM.sweeps
+    settings = EQUILIBRIUM
 
     def __init__(self, runs: int, width: int, depth: int) -> None:
         super().__init__(runs, width, depth)
@@ -43,9 +43,14 @@ class EquilibriumPropagation(Rule):
 
     def begin(self, tape: Tape) -> None:
         self.tape, labels = tape, readout.onehot(tape)
-        nudged, at = self._nudged_tape(tape), tape
-        for _ in range(self.sweeps):
-            residual = readout.loss_gradient(tape.net, at.h[-1], labels).mul_(-self.beta)
+        nudged = self._nudged_tape(tape)
+        relax = self._solve if self.settings.relaxation == "solved" else self._descend
+        self.nudged = relax(tape, nudged, labels)
+
+    def _solve(self, tape: Tape, nudged: Tape, labels: torch.Tensor) -> Tape:
+        at = tape
+        for _ in range(self.settings.sweeps):
+            residual = readout.loss_gradient(tape.net, at.h[-1], labels).mul_(-self.settings.beta)
             residuals = [residual]
             for l in reversed(range(self.depth)):
                 network.pull(at, l, Credit(residual))
@@ -53,7 +58,25 @@ class EquilibriumPropagation(Rule):
                 residuals.append(residual)
             self._settle(nudged, residuals[::-1])
             at = nudged
-        self.nudged = nudged
+        return nudged
+
+    def _descend(self, tape: Tape, nudged: Tape, labels: torch.Tensor) -> Tape:
+        """From the free states, all states at once: h_l -= rate (r_l - r_{l+1} - J_l^T r_{l+1})."""
+        for l, h in enumerate(tape.h):
+            nudged.h[l].copy_(h)
+        for _ in range(self.settings.sweeps):
+            for l, block in enumerate(nudged.blocks):
+                network.run_block(nudged.net.blocks[l], nudged.h[l], block, nudged.scratch)
+            below = [tape.h[0], *(h + block.f for h, block in zip(nudged.h, nudged.blocks, strict=False))]
+            residuals = [h - guess for h, guess in zip(nudged.h, below, strict=True)]
+            pull = readout.loss_gradient(tape.net, nudged.h[-1], labels).mul_(self.settings.beta)
+            for l in reversed(range(self.depth + 1)):
+                slope = residuals[l] + pull
+                if l > 0:
+                    network.pull(nudged, l - 1, Credit(residuals[l]))
+                    pull = -(residuals[l] + network.carried(nudged, l - 1))
+                nudged.h[l].sub_(slope, alpha=self.settings.rate)
+        return nudged
 
     def _nudged_tape(self, tape: Tape) -> Tape:
         if tape.batch not in self.tapes or self.tapes[tape.batch].net is not tape.net:
@@ -68,7 +91,7 @@ class EquilibriumPropagation(Rule):
             torch.add(nudged.h[l], block.f, out=nudged.h[l + 1]).add_(residuals[l + 1])
 
     def _credit(self, l: int) -> Credit:
-        return Credit((self.tape.h[l] - self.nudged.h[l]).div_(self.beta))
+        return Credit((self.tape.h[l] - self.nudged.h[l]).div_(self.settings.beta))
 
     def block(self, l: int) -> Credit:
         return self._credit(l + 1)

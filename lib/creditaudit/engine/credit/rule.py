@@ -1,14 +1,13 @@
 """What every credit rule offers the engine, and how raw credit becomes the vector that drives a block."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from creditaudit.engine.network import Credit, Tape
 from creditaudit.engine.spec import Normalise, RunSpec
-
-RMS_EPS = 1e-6  # with 1e-8 FA explodes; with 1e-6 it settles where the study saw it
 
 
 class Rule:
@@ -23,6 +22,7 @@ class Rule:
     formula: str  # the credit in a line
     relays = False  # True: block(l) is made from block(l + 1), so frozen blocks are asked too
     chains = False  # True: the credit passes through the blocks' own Jacobians, frozen ones included
+    settings: Any = None  # a rule's own, of engine/settings.py
 
     def __init__(self, runs: int, width: int, depth: int) -> None:
         self.runs, self.width, self.depth = runs, width, depth
@@ -68,7 +68,7 @@ class Rule:
         return copy
 
 
-def driving(rule: Rule, credit: Credit, normalise: Normalise) -> Credit:
+def driving(rule: Rule, credit: Credit, normalise: Normalise, eps: float) -> Credit:
     """The gradient of the local loss mean_b <f_l, a/rms(a)>; BP's own loss is a mean over the batch already."""
     batch = rule.tape.batch
     if normalise == "none":
@@ -76,4 +76,4 @@ def driving(rule: Rule, credit: Credit, normalise: Normalise) -> Credit:
     mean_square = credit.mean_square()
     if normalise == "batch":
         mean_square = mean_square.mean(1, keepdim=True)
-    return credit.scaled(mean_square.sqrt_().add_(RMS_EPS).mul_(batch).reciprocal_())
+    return credit.scaled(mean_square.sqrt_().add_(eps).mul_(batch).reciprocal_())

@@ -29,8 +29,10 @@ class StateBridge(LearnedRule):
         "predict $h_L$"
     )
 
+    settings = STATE_BRIDGE
+
     def __init__(self, runs: int, width: int, depth: int) -> None:
-        self.sizes = [width + 1 + CLASSES, *[width] * STATE_BRIDGE.layers]
+        self.sizes = [width + 1 + CLASSES, *[width] * self.settings.layers]
         super().__init__(runs, width, depth)
         self.errors: list[tuple[Tensor, Tensor]] = []  # of each batch: over all layers, and layer by layer
 
@@ -39,9 +41,15 @@ class StateBridge(LearnedRule):
         self.now = self.trace(self.depth * tape.batch)
         self._fill(self.now.x, tape)
         self.guess = self.now.forward(layers)
+        if self.settings.predicts == "change":
+            self.guess = self.guess + torch.cat(tape.h[:-1], 1)
         labels = readout.onehot(tape).repeat(1, self.credited, 1)
-        dz = self.now.pull(layers, readout.loss_gradient(tape.net, self.guess[:, : labels.shape[1]], labels))
-        self.credit = torch.bmm(dz, layers[0].w[:, : self.width].mT).view(-1, self.credited, tape.batch, self.width)
+        dguess = readout.loss_gradient(tape.net, self.guess[:, : labels.shape[1]], labels)
+        dz = self.now.pull(layers, dguess)
+        credit = torch.bmm(dz, layers[0].w[:, : self.width].mT)
+        if self.settings.predicts == "change":
+            credit += dguess
+        self.credit = credit.view(-1, self.credited, tape.batch, self.width)
 
     def _fill(self, x: Tensor, tape: Tape) -> None:
         """[h_l, l/L, e] for l = 0 ... L-1."""
@@ -58,8 +66,9 @@ class StateBridge(LearnedRule):
         return self.block(0)
 
     def learn(self, tape: Tape, lr: float) -> None:
-        wrong = self.guess - tape.h[-1].repeat(1, self.depth, 1)
-        scale = self.depth * tape.h[-1].square().sum((1, 2), keepdim=True)
+        target = tape.norm.xhat if self.settings.predicts == "direction" else tape.h[-1]
+        wrong = self.guess - target.repeat(1, self.depth, 1)
+        scale = self.depth * target.square().sum((1, 2), keepdim=True)
         by_layer = wrong.view(-1, self.depth, tape.batch * self.width).square().sum(2) * (self.depth / scale[:, 0])
         self.errors.append((wrong.square().sum((1, 2)) / scale[:, 0, 0], by_layer))
         dout = wrong.mul_(2 / scale)
