@@ -32,7 +32,7 @@ from creditaudit.engine import catalogue
 from creditaudit.engine.spec import RECIPE, RunSpec
 from creditaudit.runs import fetch, identity_rows, records, sweep, train
 from creditaudit.runs.records import RecordError, Store
-from creditaudit.study import verified
+from creditaudit.study import retraining
 
 SIGNALLED, ENDED = 3, 240.0  # times each by default; seconds until a campaign counts as hanging
 OFTEN = {"Ctrl-C at a random moment": 17}  # so many times as often
@@ -428,7 +428,7 @@ def damage_side_files(times: int, folder: Path, rng: random.Random) -> Fault:
     fault, outputs = Fault("identity.json, verified.json cut or bit turned"), paths.OUTPUTS
     readers = {
         identity_rows.FILE: lambda: identity_rows.read(folder / "paper"),
-        verified.FILE: lambda: verified.rows("paper"),
+        retraining.FILE: lambda: retraining.rows("paper"),
     }
     shutil.copytree(outputs / "paper", folder / "paper", ignore=lambda *_: {"runs", "notebooks", "figures", "tables"})
     paths.OUTPUTS = folder

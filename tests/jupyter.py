@@ -1,7 +1,7 @@
 """JupyterLab as `make lab` starts it, on a copy of the project, for tests in a real browser.
 
-    with served(folder) as lab:
-        page = lab.open(context, "playground.ipynb")
+with served(folder) as lab:
+    page = lab.open(context, "playground.ipynb")
 """
 
 import json
@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from creditaudit import lab, paths
+from creditaudit import paths
+from creditaudit.lab import server as lab
 
 TOKEN = "a-token-of-the-tests"
 PATIENCE = 60_000  # milliseconds: other tests may be using the cores
@@ -100,11 +101,11 @@ def served(root: Path, changes: dict[str, str]) -> Iterator[Server]:
         for old, new in changes.items():
             text = text.replace(json.dumps(old)[1:-1], json.dumps(new)[1:-1])
         path.write_text(text)
-    code = "import os, sys; from creditaudit import lab; "
-    code += "os.execve((c := lab.command(lab.prepare()) + sys.argv[1:])[0], c, lab.environment())"
+    code = "import os, sys; from creditaudit.lab import server; "
+    code += "os.execve((c := server.command(server.prepare()) + sys.argv[1:])[0], c, server.environment())"
     port = _free_port()
     more = ["--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
-    search = os.pathsep.join([str(Path(lab.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    search = os.pathsep.join([str(Path(lab.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {name: value for name, value in os.environ.items() if name != paths.RUNNER}
     environment |= {"PYTHONPATH": search, "CREDITAUDIT_ROOT": str(root), "JUPYTER_TOKEN": TOKEN}
     environment |= {f"JUPYTERLAB_{kind}_DIR": str(root / kind) for kind in ("WORKSPACES", "SETTINGS")}

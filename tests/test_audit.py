@@ -13,7 +13,7 @@ from creditaudit.measure import rules
 from creditaudit.runs.records import Record
 from creditaudit.show import display, style
 from creditaudit.study import metrics, numbers, report
-from creditaudit.study.collect import Runs
+from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
 SEEDS = (42, 123, 456)

@@ -45,9 +45,7 @@ class Case:
             hits.append((logits.argmax() == self.y[i]).item())
             shapes = [state.shape for state in h]
         medians = torch.tensor(h_norms).median(0).values
-        growth = max(
-            (medians[l + 1] / medians[l]).item() for l in range(len(shapes) - 1) if shapes[l] == shapes[l + 1]
-        )
+        growth = max((medians[l + 1] / medians[l]).item() for l in range(len(shapes) - 1) if shapes[l] == shapes[l + 1])
         return medians.tolist(), torch.tensor(g_norms).median(0).values.tolist(), growth, sum(hits) / len(hits)
 
 

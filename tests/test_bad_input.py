@@ -22,7 +22,7 @@ from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import identity_rows, records, yamlfile
 from creditaudit.runs.records import RecordError, Store
-from creditaudit.study import certification, claims, collect, params, verified
+from creditaudit.study import certification, claims, frames, params, retraining
 from creditaudit.study.evidence import Evidence
 from tests.factories import as_record, identity_row, make_record
 
@@ -170,7 +170,7 @@ def use(store: Store, profile: str) -> None:
     """What campaigns, claims and pages ask of records."""
     store.missing([as_record().spec])
     found = store.all()
-    runs = collect.Runs([as_record().spec], found, profile)
+    runs = frames.Runs([as_record().spec], found, profile)
     assert runs.frame.shape[0] == len(found) and isinstance(runs.provenance_note(), str)
     claims.check(claims.load_claims(), Evidence(store, profile, found))
     assert all(record.diverged in (True, False) for record in found)
@@ -287,9 +287,9 @@ def test_no_spec_is_a_traceback(fields):
 @pytest.mark.parametrize("rows", [None, 3, [3], [{"key": 1}], [{"nothing": 1}]])
 def test_verifications_of_other_content_are_refused(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    records.write_checked(tmp_path / "paper" / verified.FILE, {"recipe": records.RECIPE, "rows": rows})
+    records.write_checked(tmp_path / "paper" / retraining.FILE, {"recipe": records.RECIPE, "rows": rows})
     with pytest.raises(RecordError, match="verified"):
-        verified.rows("paper")
+        retraining.rows("paper")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from creditaudit import paths, pipeline
 from creditaudit.__main__ import main
 from creditaudit.engine.spec import RunSpec
 from creditaudit.runs import identity_check, identity_rows, train
-from creditaudit.runs.code import code_digest
 from creditaudit.runs.compare import AMPLIFIED, AMPLIFYING, TOLERANCE, compare, differences
 from creditaudit.runs.records import Record, Store
+from creditaudit.runs.seal import code_digest
 from creditaudit.study import certificate, certification
 from tests.factories import as_record
 

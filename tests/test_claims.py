@@ -20,8 +20,8 @@ from creditaudit.runs import records
 from creditaudit.runs.records import Store
 from creditaudit.study import claims
 from creditaudit.study.claimspec import ClaimsError, depth_of, load_claims, quantities, statements
-from creditaudit.study.collect import Runs
 from creditaudit.study.evidence import Evidence
+from creditaudit.study.frames import Runs
 from creditaudit.study.metrics import METRICS, read, verdict
 from tests.factories import as_record, identity_row
 

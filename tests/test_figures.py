@@ -6,7 +6,7 @@ import pytest
 from creditaudit.engine import catalogue
 from creditaudit.engine.credit import RULES
 from creditaudit.show import name_ends, points, style
-from creditaudit.study.collect import Runs
+from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
 

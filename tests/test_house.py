@@ -13,7 +13,7 @@ import pytest
 from creditaudit import paths
 
 LIB = Path(paths.__file__).parent
-ORDER = ["engine", "measure", "runs", "study", "show", "bind"]  # each may import from itself and those before it
+ORDER = ["engine", "measure", "runs", "study", "show", "bind", "lab"]  # each may import from itself and those before it
 GROUND = {"paths", "mistakes"}  # they import nothing
 TOP = len(ORDER)
 

@@ -13,7 +13,7 @@ from creditaudit.engine import catalogue
 from creditaudit.engine.spec import RunSpec
 from creditaudit.runs import live
 from creditaudit.runs.records import Store
-from creditaudit.show import progress
+from creditaudit.show import training
 
 TINY = {"width": 16, "depth": 2, "data": "tiny", "train_size": 260}
 
@@ -121,35 +121,35 @@ def play(tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     monkeypatch.setattr(
-        progress.live, "train", lambda specs, store: trained.append(specs) or iter([live.Crew([], store)])
+        training.live, "train", lambda specs, store: trained.append(specs) or iter([live.Crew([], store)])
     )
-    monkeypatch.setattr(progress.fetch, "cifar10", lambda: None)
-    monkeypatch.setattr(progress, "_announced", set())
+    monkeypatch.setattr(training.fetch, "cifar10", lambda: None)
+    monkeypatch.setattr(training, "_announced", set())
     return trained
 
 
 def test_what_takes_long_is_told_first_and_trained_when_it_is_asked_for_again(play):
     long, other = [RunSpec(method="bp", epochs=100)], [RunSpec(method="bp", epochs=99)]
-    with pytest.raises(progress.NotConfirmed, match=r"1 run without a record, about \d+ minutes"):
-        progress.train(long)
-    with pytest.raises(progress.NotConfirmed):
-        progress.train(other)  # another request is another question
+    with pytest.raises(training.NotConfirmed, match=r"1 run without a record, about \d+ minutes"):
+        training.train(long)
+    with pytest.raises(training.NotConfirmed):
+        training.train(other)  # another request is another question
     assert play == []
-    progress.train(long)
+    training.train(long)
     assert play == [long]
 
 
 def test_what_takes_seconds_is_trained_unasked(play):
-    progress.train(specs())
+    training.train(specs())
     assert play == [specs()]
 
 
 def test_runs_that_differ_in_the_penalty_have_different_names():
     base = RunSpec(method="dfa")
-    names = [progress.name(spec) for spec in (base, base.but(penalty=0.003), base.but(normalise="none"), base.but(k=0))]
+    names = [training.name(spec) for spec in (base, base.but(penalty=0.003), base.but(normalise="none"), base.but(k=0))]
     assert len(set(names)) == 4
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(1, "5 s"), (61, "60 s"), (300, "5 minutes"), (7200, "2.0 hours")])
 def test_durations_are_round(seconds, told):
-    assert progress.duration(seconds) == told
+    assert training.duration(seconds) == told

@@ -15,7 +15,7 @@ from traitlets.config import Config
 
 from creditaudit import paths, study
 from creditaudit.runs.records import Record
-from creditaudit.study.collect import Runs
+from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
 SEEDS = (42, 123, 456)

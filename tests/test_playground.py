@@ -12,8 +12,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from creditaudit import lab, paths, playground
+from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
+from creditaudit.lab import playground, server
 from creditaudit.mistakes import Mistake
 from creditaudit.runs.records import Store
 from creditaudit.show import curves
@@ -169,22 +170,24 @@ def test_what_cannot_be_a_set_is_refused_in_a_sentence(project, section, name, c
 
 
 def test_lab_opens_copies_and_keeps_what_was_played_with(project):
-    assert lab.prepare() == project / "outputs" / "interactive" / "notebooks" / "start.ipynb"
-    copy = lab.folder() / "audit.ipynb"
+    assert server.prepare() == project / "outputs" / "interactive" / "notebooks" / "start.ipynb"
+    copy = server.folder() / "audit.ipynb"
     assert copy.read_text() == (paths.NOTEBOOKS / "audit.ipynb").read_text()
     copy.write_text("played with")
-    lab.prepare()
+    server.prepare()
     assert copy.read_text() == "played with"
-    assert "--ServerApp.ip=127.0.0.1" in lab.command(copy) and not any("token" in part for part in lab.command(copy))
+    assert "--ServerApp.ip=127.0.0.1" in server.command(copy) and not any(
+        "token" in part for part in server.command(copy)
+    )
 
 
 def test_lab_opens_a_section_with_a_set_and_a_profile_in_its_first_cell(project):
-    cell = "".join(json.loads(lab.prepare("depth_ladder", "d512_L2", "quick").read_text())["cells"][0]["source"])
+    cell = "".join(json.loads(server.prepare("depth_ladder", "d512_L2", "quick").read_text())["cells"][0]["source"])
     names: dict = {}
     exec(cell, names)
     asked = params.parameters("depth_ladder", "d512_L2", "quick")
     assert {name: names[name] for name in asked} == asked and "# the study's" in cell
-    assert lab.prepare("capacity").stem == "capacity--d256--paper"
+    assert server.prepare("capacity").stem == "capacity--d256--paper"
 
 
 @pytest.mark.parametrize(
@@ -193,16 +196,16 @@ def test_lab_opens_a_section_with_a_set_and_a_profile_in_its_first_cell(project)
 )
 def test_lab_names_what_is_misspelt(project, asked, said):
     with pytest.raises(params.ParameterError, match=said):
-        lab.prepare(*asked)
+        server.prepare(*asked)
 
 
 def test_first_cells_keep_types_and_comments():
     source = 'a: list[int] = [1,\n  2]  # why é\nb: str = "é"  # too\n'
-    assert lab.assigned(source, {"a": [3], "b": "x"}) == "a: list[int] = [3]  # why é\nb: str = 'x'  # too\n"
+    assert server.assigned(source, {"a": [3], "b": "x"}) == "a: list[int] = [3]  # why é\nb: str = 'x'  # too\n"
 
 
 def test_every_page_that_the_start_page_leads_to_is_there():
-    cells = json.loads((paths.NOTEBOOKS / lab.START).read_text())["cells"]
+    cells = json.loads((paths.NOTEBOOKS / server.START).read_text())["cells"]
     text = "".join("".join(cell["source"]) for cell in cells)
     assert all(
         f"({path.name})" in text for path in paths.NOTEBOOKS.glob("*.ipynb") if path.stem not in ("start", "register")
@@ -244,7 +247,7 @@ def test_the_tutorial_on_rules_runs_top_to_bottom(tmp_path):
 
 
 def test_importing_the_playground_needs_no_torch():
-    code = "import sys, creditaudit.playground; print('torch' in sys.modules)"
+    code = "import sys, creditaudit.lab.playground; print('torch' in sys.modules)"
     search = os.pathsep.join([str(Path(paths.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": search}, capture_output=True)
     assert done.stdout == b"False\n", done.stderr

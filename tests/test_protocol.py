@@ -11,7 +11,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.measure import identity
 from creditaudit.runs import cost, fetch, identity_check, identity_rows, sweep
 from creditaudit.runs.records import Store
-from creditaudit.study import collect, params, sections
+from creditaudit.study import frames, params, sections
 from creditaudit.study.claims import STUDY_SEEDS
 from tests.factories import as_record, identity_row
 
@@ -82,7 +82,7 @@ def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
     wanted = rungs(["bp", "dfa"], [42, 123], 1)
     for spec in wanted[:5]:
         Store(outputs / "paper").save(as_record(method=spec.method, depth=1, k=spec.k, seed=spec.seed))
-    runs = collect.load("depth_ladder", "paper", "d256_L4", wanted)
+    runs = frames.load("depth_ladder", "paper", "d256_L4", wanted)
     assert len(runs.records) == 5 and runs.missing == wanted[5:]
     said = runs.coverage()
     assert "5 of 8 runs" in said and "make train PROFILE=paper SECTION=depth_ladder SET=d256_L4" in said
@@ -92,13 +92,13 @@ def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
 
 def test_many_missing_runs_and_many_commits_are_counted():
     wanted = [spec for spec in rungs(["bp", "dfa"], [1, 2, 3], 2) if spec.k != 1]
-    assert collect.kinds(wanted) == "3 BP, 3 BP frozen, 3 DFA, 3 DFA frozen at $d=256$, $L=2$"
-    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(collect.NAMED + 1)]
+    assert frames.kinds(wanted) == "3 BP, 3 BP frozen, 3 DFA, 3 DFA frozen at $d=256$, $L=2$"
+    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(frames.NAMED + 1)]
     for number, record in enumerate(made):
         record.provenance["commit"] = str(number) * 40
-    runs = collect.Runs([record.spec for record in made], made, "paper")
+    runs = frames.Runs([record.spec for record in made], made, "paper")
     assert f"trained at {len(made)} commits (the records name them) on" in runs.provenance_note()
-    few = collect.Runs([record.spec for record in made[:1]], made[:1], "paper")
+    few = frames.Runs([record.spec for record in made[:1]], made[:1], "paper")
     assert "trained at commit `0000000000` on" in few.provenance_note()
 
 
@@ -114,13 +114,13 @@ def test_in_jupyter_exactly_the_runs_without_a_record_are_trained(outputs, monke
 
     Store(outputs / "paper").save(as_record(method="bp", depth=1, k=0, seed=42))
     Store(outputs / "interactive").save(as_record(method="bp", depth=1, k=1, seed=42))
-    monkeypatch.setattr(collect, "trainer", train)
-    runs = collect.load("depth_ladder", "quick", "d256_L4", wanted)
+    monkeypatch.setattr(frames, "trainer", train)
+    runs = frames.load("depth_ladder", "quick", "d256_L4", wanted)
     assert asked == [spec for spec in wanted if spec.method == "dfa"]
     assert runs.profile == "quick" and not runs.missing and [record.spec for record in runs.records] == wanted
     assert runs.own == {spec for spec in wanted if (spec.method, spec.k) != ("bp", 0)}
     monkeypatch.setenv("CREDITAUDIT_RUNNER", "1")
-    assert len(collect.load("depth_ladder", "quick", "d256_L4", wanted).missing) == 4
+    assert len(frames.load("depth_ladder", "quick", "d256_L4", wanted).missing) == 4
 
 
 def test_a_slip_in_a_first_cell_is_named_and_a_name_of_ones_own_is_not():
@@ -139,7 +139,7 @@ def test_where_a_first_cell_departs_from_its_set_is_known():
 def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):
     monkeypatch.delenv("CREDITAUDIT_RUNNER", raising=False)
     frame, committed = pd.DataFrame({"seed": [1]}), identity_rows.shape_key(8, 2, "tiny")
-    saved = [show.csv(frame, collect.Runs([], [], "paper", "audit", "d256_L4"))]
+    saved = [show.csv(frame, frames.Runs([], [], "paper", "audit", "d256_L4"))]
     identity_check.rows(8, 2, [1], "paper", data="tiny")
     monkeypatch.setenv("CREDITAUDIT_RUNNER", "1")
     assert saved[0].is_relative_to(outputs / "interactive") and not (outputs / "paper").exists()
@@ -149,9 +149,9 @@ def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):
 
 def test_tidy_frames_by_run_epoch_and_layer():
     record = as_record(method="dfa", accuracy=0.3, depth=2, epochs=3, h_last=100.0)
-    runs = collect.Runs([record.spec], [record], "paper")
+    runs = frames.Runs([record.spec], [record], "paper")
     frame = runs.columns(accuracy="test_accuracy", h_last=("h_norm", "L"))
-    assert list(frame.columns) == [*collect.COLUMNS, "accuracy", "h_last"]
+    assert list(frame.columns) == [*frames.COLUMNS, "accuracy", "h_last"]
     assert frame.loc[0, ["accuracy", "h_last"]].tolist() == [0.3, 100.0]
     assert runs.by_epoch(accuracy="test_accuracy", g=("g_norm", "L")).epoch.tolist() == [1, 2, 3]
     layers = runs.by_layer(gamma="gamma_in", nudge=("nudge_in", "0.01"))
@@ -196,7 +196,7 @@ def test_the_last_notebooks_are_made_again_when_a_section_asks_for_other_runs(mo
 def test_names_in_a_first_cell_are_checked(outputs, asked, message):
     given = {"specs": [RunSpec(method="bp")], "profile": "paper", "section": "audit", "set_name": "d256_L4"} | asked
     with pytest.raises(params.ParameterError, match=message):
-        collect.load(**given)
+        frames.load(**given)
 
 
 @pytest.mark.parametrize(("profile", "fetched"), [("smoke", 0), ("quick", 1)])

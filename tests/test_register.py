@@ -7,7 +7,7 @@ import pytest
 from creditaudit import paths, study
 from creditaudit.runs.records import Store
 from creditaudit.show import register
-from creditaudit.study import claims, collect
+from creditaudit.study import claims, frames
 from tests.factories import as_record
 
 CLAIMS = {claim.id: claim for claim in claims.load_claims()}
@@ -62,12 +62,12 @@ def test_the_interval_is_the_one_that_decides(name, ci, shown, relative):
 
 def test_what_runs_took_is_told_apart_by_kind_of_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    specs = collect.runs_of("depth_ladder", "d256_L4", "paper").specs[:3]
+    specs = frames.runs_of("depth_ladder", "d256_L4", "paper").specs[:3]
     for spec, cpu in zip(specs, ("Fast(R) CPU (AVX512)", "Fast(R) CPU (AVX512)", "Slow CPU (AVX2)"), strict=True):
         record = replace(as_record(), spec=spec)
         spent = {"cpu": cpu, "cpu_seconds": 7200.0}
         Store(tmp_path / "paper").save(replace(record, provenance=record.provenance | spent))
-    everything = collect.everything("paper")
+    everything = frames.everything("paper")
     assert len(everything.records) == 3 and len(everything.missing) == len(everything.specs) - 3
-    hours = collect.spent(everything.records).groupby("CPU")["core-hours"].sum()
+    hours = frames.spent(everything.records).groupby("CPU")["core-hours"].sum()
     assert hours.to_dict() == {"Fast CPU (AVX512)": 4.0, "Slow CPU (AVX2)": 2.0}

@@ -8,7 +8,7 @@ import pytest
 from creditaudit import paths, show
 from creditaudit.measure import identity
 from creditaudit.runs import identity_check, identity_rows
-from creditaudit.study.collect import Runs
+from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
 

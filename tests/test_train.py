@@ -16,7 +16,7 @@ from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.measure import identity
 from creditaudit.runs import checkpoints, records, sweep, train, workers
 from creditaudit.runs.records import RecordError, Store
-from creditaudit.study.collect import Runs
+from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
 TINY = {"width": 16, "depth": 2, "epochs": 4, "data": "tiny", "batch": 64}

@@ -8,7 +8,7 @@ from creditaudit import paths, verify
 from creditaudit.runs import identity_check, identity_rows, sweep
 from creditaudit.runs.compare import compare
 from creditaudit.runs.records import Record, Store
-from creditaudit.study import params, verified
+from creditaudit.study import params, retraining
 from tests.factories import as_record
 
 HERE = {"cpu": "this one", "torch": "1", "numpy": "1", "threads": 1, "device": "cpu"}
@@ -58,7 +58,7 @@ def test_a_verification_is_noted_with_what_it_took(tmp_path, monkeypatch, accura
     monkeypatch.setattr(sweep, "train_all", lambda specs, store, jobs: [store.save(again) for _ in specs])
     for times in (1, 2):
         assert verify.verify("paper", [record.spec], n=3) == code
-        noted = verified.rows("paper")
+        noted = retraining.rows("paper")
         assert [(row.key, row.outcome) for row in noted] == [(record.spec.key, outcome)] * times
     assert (noted[0].recorded_core_seconds, noted[0].core_seconds) == (100.0, 80.0)
 
@@ -80,8 +80,8 @@ def test_how_far_a_run_came_out_elsewhere_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     kept = timed(run(), 10.0)
     near, far = (timed(run(cpu="another", **off), 20.0) for off in ({"accuracy": 0.301}, {"h_last": 200.1}))
-    verified.add("paper", [verified.retrained(kept, again, compare(kept, again)) for again in (near, far, kept)])
-    noted = verified.rows("paper")
+    retraining.add("paper", [retraining.retrained(kept, again, compare(kept, again)) for again in (near, far, kept)])
+    noted = retraining.rows("paper")
     assert [row.outcome for row in noted] == ["within tolerance", "within tolerance", "bit-equal"]
     assert noted[0].accuracy_off == pytest.approx(0.001) and 10 ** noted[1].decades_off == pytest.approx(1.0005)
 

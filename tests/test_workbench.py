@@ -5,17 +5,18 @@ import shutil
 import pytest
 import torch
 
-from creditaudit import paths, rulefile
+from creditaudit import paths
 from creditaudit.engine import catalogue
 from creditaudit.engine.catalogue import RuleError
 from creditaudit.engine.credit import CLASSES, Credit, Rule, onehot, output_gradient
 from creditaudit.engine.credit.dfa import DirectFeedback
 from creditaudit.engine.network import carried
 from creditaudit.engine.spec import RunSpec
+from creditaudit.lab import rulefile
+from creditaudit.lab.workbench import Workbench
 from creditaudit.measure import rulecheck
 from creditaudit.runs import records, train
 from creditaudit.runs.records import RecordError, Store
-from creditaudit.workbench import Workbench
 
 TINY = {"width": 16, "depth": 2, "epochs": 2, "data": "tiny", "train_size": 260}
 SIGN = -1.0  # a constant, and a function below: the rule's file has to carry both

@@ -241,9 +241,9 @@ def _certificate(options: argparse.Namespace) -> int:
 
 
 def _lab(options: argparse.Namespace) -> int:
-    from creditaudit import lab
+    from creditaudit.lab import server
 
-    return lab.open_lab(options.section, options.set, options.profile)
+    return server.open_lab(options.section, options.set, options.profile)
 
 
 def _verify(options: argparse.Namespace) -> int:

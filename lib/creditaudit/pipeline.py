@@ -15,7 +15,7 @@ from creditaudit.runs import arrivals, cost, identity_rows, schedule
 from creditaudit.runs.progress import Tally, heartbeat
 from creditaudit.runs.records import Store, Unwritable, sweep_scratch
 from creditaudit.runs.yamlfile import nearest
-from creditaudit.study import certification, claims, claimspec, params, sections, verified
+from creditaudit.study import certification, claims, claimspec, params, retraining, sections
 from creditaudit.study.result import Result
 
 LAST = ("overview", "disagreements", "register")  # executed after the claims: they show the verdicts on all the others
@@ -170,7 +170,7 @@ def _side_by_side(what: str, profile: str, inputs: dict[tuple[str, str], list[Pa
 def run_last(profile: str, wanted: Collection[str] = LAST) -> None:
     """The notebooks that read the claims and records of all sections."""
     everything = (paths.profile_dir(profile) / "runs").glob("*.json")  # they tell what they all cost
-    names = ("claims.json", "identity.json", verified.FILE, certification.FILE)
+    names = ("claims.json", "identity.json", retraining.FILE, certification.FILE)
     shown = [paths.profile_dir(profile) / name for name in names]
     asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # they count the runs these ask for
     inputs = [*everything, *shown, *asked]

@@ -12,7 +12,7 @@ from creditaudit.mistakes import Mistake
 from creditaudit.runs import compare, cost, identity_rows, sweep
 from creditaudit.runs.compare import IDENTITY_TOLERANCE, Outcome
 from creditaudit.runs.records import Record, Store
-from creditaudit.study import params, verified
+from creditaudit.study import params, retraining
 
 NOTHING = "nothing was compared, and what was retrained is not kept"
 
@@ -41,8 +41,8 @@ def _retrain(profile: str, sample: Sequence[Record], known: Sequence[Record], jo
     for record, again in _retrained(sample, jobs):
         comparison = compare.compare(record, again)
         print(comparison.sentence())
-        found.append(verified.retrained(record, again, comparison))
-    noted = verified.add(profile, found)
+        found.append(retraining.retrained(record, again, comparison))
+    noted = retraining.add(profile, found)
     print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
     return [row.outcome for row in found]
 

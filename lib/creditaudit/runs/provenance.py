@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from creditaudit import paths
-from creditaudit.runs.code import code_digest
+from creditaudit.runs.seal import code_digest
 
 
 @cache

@@ -11,6 +11,12 @@ from creditaudit.engine.spec import RECIPE
 
 PACKAGE = Path(__file__).parents[1]
 ROOMS = ("engine", "measure", "runs")
+NUMBERS = (
+    "engine/**/*.py",
+    "measure/diagnostics.py",
+    "measure/rules.py",
+    "runs/train.py",
+)  # what a run's can depend on
 COMPUTING = ("torch", "numpy", "numba")  # installed may be another one than the lock says
 
 Seal = dict[str, str]
@@ -22,7 +28,7 @@ def seal() -> Seal:
     lock = paths.ROOT / "requirements.lock"
     return {
         "recipe": str(RECIPE),
-        "code": _code_digest(),
+        "code": _sealed_code(),
         "requirements.lock": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else "absent",
         **{f"installed {name}": _installed(name) for name in COMPUTING},
     }
@@ -42,7 +48,16 @@ def differences(ours: Seal, theirs: Seal) -> list[str]:
     ]
 
 
-def _code_digest() -> str:
+@cache
+def code_digest() -> str:
+    """Which code made a number: of the engine, the diagnostics and the training loop."""
+    digest = hashlib.sha256()
+    for path in (path for pattern in NUMBERS for path in sorted(PACKAGE.glob(pattern))):
+        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _sealed_code() -> str:
     found = hashlib.sha256()
     for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*") if path.is_file()):
         if "__pycache__" not in path.parts:

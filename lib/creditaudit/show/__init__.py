@@ -17,9 +17,9 @@ import seaborn as sns
 
 from creditaudit import paths
 from creditaudit.runs.records import write_atomically
-from creditaudit.show import display, finding, progress, register, style
+from creditaudit.show import display, finding, register, style, training
 from creditaudit.show.display import text
-from creditaudit.study import Runs, collect, params
+from creditaudit.study import Runs, frames, params
 from creditaudit.study.result import Result
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "values",
 ]
 
-KEYS = [*collect.COLUMNS, "normalise", "layer", "epoch"]  # what rows are sorted by
+KEYS = [*frames.COLUMNS, "normalise", "layer", "epoch"]  # what rows are sorted by
 DIGITS = 10  # significant: more than any reader needs, fewer than where machines differ
 
 
@@ -46,7 +46,7 @@ def start(section: str = "") -> None:
     if shell and section:
         params.check_cell(section, shell.user_ns, _first_cell(shell))
     if paths.at_play():
-        collect.trainer = progress.train
+        frames.trainer = training.train
         if shell and section:
             _tell_departures(section, shell.user_ns)
     else:

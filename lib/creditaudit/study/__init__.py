@@ -3,7 +3,7 @@
 from creditaudit.engine.spec import RunSpec
 from creditaudit.study.certification import Certificate, certificate
 from creditaudit.study.claims import claim, judge, judge_all, predictions, published
-from creditaudit.study.collect import Runs, load
+from creditaudit.study.frames import Runs, everything, load, runs_of
 from creditaudit.study.sample import Sample
 from creditaudit.study.verdicts import every
 
@@ -15,9 +15,11 @@ __all__ = [
     "certificate",
     "claim",
     "every",
+    "everything",
     "judge",
     "judge_all",
     "load",
     "predictions",
     "published",
+    "runs_of",
 ]

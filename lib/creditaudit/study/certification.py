@@ -15,9 +15,9 @@ import pandas as pd
 from creditaudit import paths
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import compare, identity_rows
-from creditaudit.runs.code import code_digest
 from creditaudit.runs.compare import Comparison
 from creditaudit.runs.records import Record, Store, conforming, load, read_checked, write_checked
+from creditaudit.runs.seal import code_digest
 
 FILE, REFERENCE = "certificate.json", "reference"
 MOST_SHOWN = 6  # runs named in the terminal

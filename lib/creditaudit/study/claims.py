@@ -32,8 +32,8 @@ from creditaudit.study.claimspec import (
     rungs,
     statements,
 )
-from creditaudit.study.collect import Runs
 from creditaudit.study.evidence import Evidence, Undecidable, natural
+from creditaudit.study.frames import Runs
 from creditaudit.study.metrics import METRICS, scaled
 from creditaudit.study.report import counted, print_table, summary
 from creditaudit.study.result import Result

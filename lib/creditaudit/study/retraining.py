@@ -54,4 +54,3 @@ def add(profile: str, new: Sequence[Retrained]) -> Path:
 
 def _path(profile: str) -> Path:
     return paths.profile_dir(profile) / FILE
-

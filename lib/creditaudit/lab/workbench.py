@@ -17,15 +17,16 @@ from typing import Any
 
 import pandas as pd
 
-from creditaudit import paths, rulefile
+from creditaudit import paths
 from creditaudit.engine import catalogue
 from creditaudit.engine.catalogue import RuleError
 from creditaudit.engine.credit import RULES, Rule
 from creditaudit.engine.spec import RunSpec
+from creditaudit.lab import rulefile
 from creditaudit.measure import rulecheck
 from creditaudit.runs.records import Store, write_atomically
-from creditaudit.show import progress
-from creditaudit.study import Runs, collect, metrics
+from creditaudit.show import training
+from creditaudit.study import Runs, frames, metrics
 
 STORES = (paths.INTERACTIVE, "quick", "paper")  # where runs of the same spec may lie
 AUDIT = {  # column -> metric
@@ -105,8 +106,8 @@ class Workbench:
         missing = specs
         for store in stores:
             missing = store.missing(missing)
-        progress.train(missing, confirmed=train)
-        return collect.gather(specs, stores, paths.INTERACTIVE, self.method)
+        training.train(missing, confirmed=train)
+        return frames.gather(specs, stores, paths.INTERACTIVE, self.method)
 
 
 def _adopt(rule: type[Rule]) -> str:
@@ -130,7 +131,7 @@ def _adopt(rule: type[Rule]) -> str:
     return name
 
 
-def _audited(runs: Runs, record: collect.Record) -> dict[str, Any]:
+def _audited(runs: Runs, record: frames.Record) -> dict[str, Any]:
     twin, spec = runs.frozen_twin(record), record.spec
     gain = metrics.gain(record, twin)
     return {

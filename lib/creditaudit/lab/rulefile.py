@@ -16,7 +16,7 @@ from typing import Any
 
 from creditaudit.engine.catalogue import RuleError
 
-HEAD = "# Written from a notebook by creditaudit.workbench.\n"
+HEAD = "# Written from a notebook by creditaudit.lab.workbench.\n"
 
 
 def text(rule: type) -> str:

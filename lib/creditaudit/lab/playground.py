@@ -25,7 +25,7 @@ from creditaudit.engine.spec import VARIANTS, RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import fetch, live
 from creditaudit.runs.records import Record, Store, load
-from creditaudit.show import curves, progress
+from creditaudit.show import curves, training
 from creditaudit.show.curves import Curve
 from creditaudit.study import sections, setfile
 
@@ -174,7 +174,7 @@ def _fetch_pictures() -> None:
 
 
 def _handle() -> DisplayHandle | None:
-    return display({"text/plain": ""}, raw=True, display_id=True) if progress.in_notebook() else None
+    return display({"text/plain": ""}, raw=True, display_id=True) if training.in_notebook() else None
 
 
 def _record(spec: RunSpec) -> Record | None:
