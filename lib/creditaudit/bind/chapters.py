@@ -115,6 +115,7 @@ def _chapter(number: int, section: str, set_name: str, path: Path, counter: Coun
         elif "hide" not in tags:
             cells.append(_visible(cell, tags, where, counters, anchor))
     notebook.cells = _joined(cells)
+    _say_once(notebook)
     if not provenance:
         raise AppendixError(f"{paths.shown(path)} has no cell tagged 'provenance' that shows markdown")
     title = _take_title(notebook, path)
@@ -129,8 +130,20 @@ def _markdown(cell: NotebookNode) -> list[str]:
 
 def _is_open(cell: NotebookNode) -> bool:
     """A sentence that these runs cannot decide says nothing on a title page."""
-    said = [output.get("metadata", {}).get("text/markdown", {}).get("finding", {}) for output in cell.outputs]
-    return any(finding.get("state") == "open" for finding in said)
+    return any(map(_waits, cell.outputs))
+
+
+def _waits(output: NotebookNode) -> bool:
+    return output.get("metadata", {}).get("text/markdown", {}).get("finding", {}).get("state") == "open"
+
+
+def _say_once(notebook: NotebookNode) -> None:
+    """A chapter names the runs it waits for where it first misses them, and then points back."""
+    said: set[str] = set()
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", []) if _waits(output)):
+        text = output.data["text/markdown"]
+        output.data["text/markdown"] = "*Open, for the same reason as above.*" if text in said else text
+        said.add(text)
 
 
 def _visible(cell: NotebookNode, tags: set[str], where: str, counters: Counters, anchor: str) -> NotebookNode:

@@ -133,9 +133,9 @@ def _missing(unknown: Mapping[str, ast.expr], names: dict[str, Any]) -> str:
         return runs.missing_note().strip()
     if n == 0:
         profile = names.get("profile")
-        return f"Not trained yet: `make train{f' PROFILE={profile}' if profile else ''}` goes on."
-    who = "The seeds at hand do" if n is None else "1 seed does" if n == 1 else f"{n} seeds do"
-    return f"{who} not decide {', '.join(_asked(source, node, names) for source, node in unknown.items())}."
+        return f"Open: runs are missing; `make train{f' PROFILE={profile}' if profile else ''}` goes on."
+    who = "the seeds at hand do" if n is None else "1 seed does" if n == 1 else f"{n} seeds do"
+    return f"Open: {who} not decide {', '.join(_asked(source, node, names) for source, node in unknown.items())}."
 
 
 def _asked(source: str, node: ast.expr, names: dict[str, Any]) -> str:

@@ -117,7 +117,9 @@ class Runs:
 
     def missing_note(self) -> str:
         """Which runs are not there, and the command that trains them."""
-        return f"Not trained yet: {kinds(self.missing)}. {resume_command(self.profile, self.section, self.set_name)}"
+        command = resume_command(self.profile, self.section, self.set_name)
+        what = f"{len(self.missing)} of {len(self.specs)} runs are missing ({kinds(self.missing)})"
+        return f"Open: {what}; `{command}` goes on."
 
     @property
     def seeds(self) -> list[int]:
