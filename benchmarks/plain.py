@@ -1,19 +1,15 @@
-"""The training loops a person would otherwise write: torch modules, autograd, one AdamW per part.
-
-Slow and literal on purpose. The tests hold the engine against them, the bench measures it against them.
-"""
+"""The training loops a person would otherwise write: the literal step, and the two usual ways to make batches."""
 
 from collections.abc import Callable, Iterator
 
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from creditaudit.engine import data
-from creditaudit.engine.model import CLASSES, ResMLP
+from creditaudit.engine import data, literal
+from creditaudit.engine.model import ResMLP
 from creditaudit.engine.spec import RunSpec
 
 Batches = Iterator[tuple[Tensor, Tensor]]
@@ -21,72 +17,13 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 def train(spec: RunSpec, module: ResMLP, feedback: Tensor | None, batches: Batches) -> Callable[[int], None]:
     """A function that trains for some number of steps."""
-    parts = optimizers(spec, module)
+    parts = literal.optimizers(spec, module)
 
     def steps(n: int) -> None:
         for _ in range(n):
-            step(spec, module, feedback, parts, *next(batches))
+            literal.step(spec, module, feedback, parts, *next(batches))
 
     return steps
-
-
-def step(spec: RunSpec, module: ResMLP, feedback: Tensor | None, parts: list, x: Tensor, y: Tensor) -> None:
-    module.zero_grad()
-    losses(spec, module, feedback, x, y).backward()
-    for part in parts:
-        part.step()
-
-
-def losses(spec: RunSpec, module: ResMLP, feedback: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
-    """BP: the task loss and its penalties. Else the sum of every part's own loss, each on detached inputs.
-
-    The local methods pass forward twice: their losses need the output error, which the first pass gives.
-    """
-    h, trained = module.states(x), range(spec.depth - spec.k, spec.depth)
-    if spec.method == "bp":
-        loss = cross_entropy(module.readout(h[-1]), y)
-        return loss + sum(_penalty(spec, h[l + 1] - h[l]) for l in trained) if spec.penalty else loss
-    h = [state.detach() for state in h]
-    credit, embed_credit = credits(spec, module, feedback, h[-1], y)
-    loss = cross_entropy(module.readout(h[-1]), y)
-    for l in trained:
-        f = module.blocks[l](h[l])
-        loss = loss + (f * normalised(credit[l], spec.normalisation)).sum(-1).mean()
-        loss = loss + _penalty(spec, f) if spec.penalty else loss
-    return loss + (module.embed(x) * normalised(embed_credit, spec.normalisation)).sum(-1).mean()
-
-
-def _penalty(spec: RunSpec, f: Tensor) -> Tensor:
-    return spec.penalty * f.square().sum(-1).mean()
-
-
-def normalised(a: Tensor, mode: str) -> Tensor:
-    if mode == "none":
-        return a
-    dims = -1 if mode == "sample" else (0, 1)
-    return a / (a.square().mean(dims, keepdim=True).sqrt() + 1e-6)
-
-
-def credits(spec: RunSpec, module: ResMLP, feedback: Tensor, h_last: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
-    """What drives each block, and the embed, under DFA and FA, straight from the definitions."""
-    if spec.method == "dfa":
-        with torch.no_grad():
-            error = module.readout(h_last).softmax(-1) - one_hot(y, CLASSES)
-        return [error @ feedback[l] for l in range(spec.depth)], error @ feedback[0]
-    top = h_last.clone().requires_grad_()
-    a = list(torch.autograd.grad(cross_entropy(module.readout(top), y), top))  # a_L
-    for l in reversed(range(spec.depth)):
-        a.insert(0, a[0] @ feedback[l])
-    return a[1:], a[0]
-
-
-def optimizers(spec: RunSpec, module: ResMLP) -> list[torch.optim.AdamW]:
-    """One AdamW per trained part: embed, each of the last k blocks, readout; BP at full depth needs only one."""
-    if spec.method == "bp" and spec.k == spec.depth:
-        return [torch.optim.AdamW(module.parameters(), lr=spec.lr, weight_decay=spec.weight_decay)]
-    parts = [module.embed.parameters(), [*module.norm.parameters(), *module.head.parameters()]]
-    parts += [block.parameters() for block in module.blocks[spec.depth - spec.k :]]
-    return [torch.optim.AdamW(part, lr=spec.lr, weight_decay=spec.weight_decay) for part in parts]
 
 
 def preloaded_batches(pictures: data.Dataset, batch: int) -> Batches:

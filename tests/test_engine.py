@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from benchmarks import plain as oracle
+from creditaudit.engine import literal as oracle
 from creditaudit.engine import model
 from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack, initialised

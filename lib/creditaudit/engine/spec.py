@@ -39,7 +39,7 @@ TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}  # tiny: 52 of each class
 HELD_OUT = {"cifar10": 5_000, "tiny": 100}  # the last of them, where a run is judged by validation pictures
 
 # What a run may change beside method, shape, k, penalty, normalisation, epochs and seed.
-VARIANTS = ("hidden", "rms_eps", "settings", "decay", "labels", "final_norm", "validation")
+VARIANTS = ("network", "hidden", "rms_eps", "settings", "decay", "labels", "final_norm", "validation")
 
 # Bump when the numerics of a run change: every older record then stops matching its spec.
 RECIPE = 1
@@ -55,6 +55,7 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     method: Method
+    network: Literal["resmlp", "vit", "conv"] = "resmlp"
     width: int = Field(256, ge=4, le=4096)  # d
     depth: int = Field(4, ge=1, le=64)  # L
     hidden: int | None = Field(None, ge=4, le=16384)  # inner width of a block; None is the stream's
@@ -96,6 +97,12 @@ class RunSpec(BaseModel):
             raise ValueError(f"k = {self.k} is impossible with depth = {self.depth}: allowed is 0..{self.depth}")
         if not self.final_norm and self.method in ("ep", "sb", "cb"):
             raise ValueError(f"final_norm = False is impossible with {self.method}, which reads credit through it")
+        if self.network != "resmlp" and self.method not in ("bp", "fa", "dfa"):
+            raise ValueError(f"network = {self.network} is impossible with {self.method}: only bp, fa and dfa train it")
+        if self.network != "resmlp" and not self.final_norm:
+            raise ValueError(f"final_norm = False is impossible with network = {self.network}")
+        if self.network == "vit" and self.width % 4:
+            raise ValueError(f"width = {self.width} is impossible with network = vit, which has four heads")
         if self.hidden == self.width:
             object.__setattr__(self, "hidden", None)
         if self.normalise == own_normalisation(self.method):

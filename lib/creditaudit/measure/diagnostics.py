@@ -93,14 +93,14 @@ def _share(v: Tensor, chosen: Tensor) -> Tensor:
 
 def examine(net: Net, start: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     """Every end-of-run diagnostic of one run, all in float64: `net` trained, `start` at its init, both with S = 1."""
-    sheets = [_Sheet(net, rule, xb, yb) for xb, yb in _test_batches(x, y)]
+    sheets = [_Sheet(net, rule, xb, yb) for xb, yb in test_batches(x, y)]
     generator = torch.Generator().manual_seed(seed)
     return {
-        **_norms(sheets),
-        **_gamma(sheets, generator),
+        **norms(sheets),
+        **gamma(sheets, generator),
         **_rho(sheets[:RHO_BATCHES], generator),
         **_nudging(sheets),
-        "stability": _stability(sheets),
+        "stability": stability(sheets),
         "drift": _drift(net, start),
         "fresh_null": _fresh_null(net, rule, x, y, seed),
     }
@@ -133,12 +133,12 @@ class _Sheet:
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
-def _test_batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def test_batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     n = min(len(y), BATCH * BATCHES)
     return zip(x[:n].split(BATCH), y[:n].split(BATCH), strict=True)
 
 
-def _norms(sheets: list[_Sheet]) -> dict[str, Any]:
+def norms(sheets: list[_Sheet]) -> dict[str, Any]:
     layers = range(len(sheets[0].h))
 
     def median(of) -> list[float]:
@@ -171,7 +171,7 @@ def _per_block(sheets: list[_Sheet], of) -> Tensor:
     return torch.stack([torch.cat([of(s, l) for s in sheets]) for l in range(len(sheets[0].credit))])
 
 
-def _gamma(sheets: list[_Sheet], generator: torch.Generator) -> dict[str, Any]:
+def gamma(sheets: list[_Sheet], generator: torch.Generator) -> dict[str, Any]:
     at_input = _per_block(sheets, lambda s, l: cosines(s.credit[l], s.g[l]))
     null = [
         _per_block(sheets, lambda s, l: cosines(_random_like(s.g[l], generator), s.g[l])) for _ in range(NULL_DRAWS)
@@ -245,7 +245,7 @@ def _nudging(sheets: list[_Sheet]) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def _stability(sheets: list[_Sheet]) -> float:
+def stability(sheets: list[_Sheet]) -> float:
     """Mean pairwise cosine of the batches' mean gradient direction at layer L/2: above .30 means drift."""
     middle = len(sheets[0].credit) // 2
     means = torch.stack([sheet.g[middle].mean(0) for sheet in sheets])
@@ -267,7 +267,7 @@ def _fresh_null(net: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -> dict[s
     """
     if "feedback" not in rule.tensors() or len(net.blocks) == 1:
         return None
-    xb, yb = next(_test_batches(x, y))
+    xb, yb = next(test_batches(x, y))
     sheet, values = _Sheet(net, rule, xb, yb), []
     for draw in range(FRESH_DRAWS):
         credit = walk(_redrawn(rule, seed + 10_000 * (draw + 1)), sheet.tape)[1:]

@@ -15,6 +15,8 @@ MOVED = 4 * 128 * 32  # pictures of four test batches moved in 32 directions: wh
 
 def step_flops(spec: RunSpec) -> float:
     """Useful floating-point operations of one training step, dense: what a GEMM-only machine would have to do."""
+    if spec.network != "resmlp":  # local methods pass forward twice; autograd goes back through every block
+        return (4 if spec.method != "bp" else 3) * forward_flops(spec, spec.batch)
     block, embed, head = _products(spec, spec.batch)
     # per trained block: dW1, dW2, and the pull through W2; chained credit costs one GEMM more per block
     backward = embed + 3 * spec.k * block + 2 * head
@@ -26,8 +28,20 @@ def step_flops(spec: RunSpec) -> float:
 
 
 def forward_flops(spec: RunSpec, pictures: int) -> float:
+    if spec.network != "resmlp":
+        return pictures * _module_flops(spec)
     block, embed, head = _products(spec, pictures)
     return embed + 2 * spec.depth * block + head
+
+
+def _module_flops(spec: RunSpec) -> float:
+    """Of a picture's way through the other networks: weights of a block times the places at which they are used."""
+    inner = spec.hidden or spec.width
+    weights, places = {
+        "vit": (4 * spec.width**2 + 2 * spec.width * inner, 17),
+        "conv": (2 * 9 * spec.width * inner, 64),
+    }[spec.network]
+    return 2.0 * places * (spec.depth * weights + 3 * 64 * spec.width)
 
 
 def _products(spec: RunSpec, pictures: int) -> tuple[int, int, int]:
@@ -58,6 +72,8 @@ def usual_cpu(records: Iterable[Record]) -> str | None:
 
 def diagnostics_flops(spec: RunSpec) -> float:
     """Of the end of a run: the moved states of every layer pass through the blocks above it, in float64."""
+    if spec.network != "resmlp":
+        return 6 * forward_flops(spec, 10 * 128)  # norms and cosines alone
     block, _, _ = _products(spec, MOVED)
     return 2 * block * spec.depth * (spec.depth + 1)
 

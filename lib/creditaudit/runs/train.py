@@ -17,9 +17,10 @@ from torch import Tensor
 
 from creditaudit import paths
 from creditaudit.engine import catalogue, data
+from creditaudit.engine.literal import Literal
 from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack, training_mode
-from creditaudit.measure import diagnostics
+from creditaudit.measure import diagnostics, modules
 from creditaudit.runs import checkpoints
 from creditaudit.runs.provenance import provenance
 from creditaudit.runs.records import Record, Store, plain
@@ -65,8 +66,13 @@ class Training:
         self.specs, self.spec, self.checkpoint_path, self.device = list(specs), specs[0], checkpoint_path, device
         self.data = data.load(self.spec.data, self.spec.train_size, self.spec.test_size, self.spec.validation)
         self.test_x, self.test_y = (tensor.to(device) for tensor in data.test_tensors(self.data))
-        self.stack = Stack(specs, device=device)
-        self.start = self.stack.net.to(torch.float64)
+        self.stack: Stack | Literal
+        if self.spec.network == "resmlp":
+            self.stack = Stack(specs, device=device)
+            self.start = self.stack.net.to(torch.float64)
+        else:  # alone: autograd knows nothing of stacks
+            self.stack = Literal(self.spec)
+            self.start = {name: tensor.clone() for name, tensor in self.stack.state()["parameters"].items()}
         self.logs: list[dict[str, list]] = [{} for _ in specs]
         self.epoch, self.wall, self.cpu = 0, 0.0, 0.0
         self.earlier: list[dict] = []  # who made the checkpoints from which this was resumed, and after which epoch
@@ -76,7 +82,7 @@ class Training:
         saved = time.monotonic()
         while self.epoch < self.spec.epochs:
             wall, cpu = time.perf_counter(), time.process_time()
-            self._note(self._train_epoch() | self.stack.rule.log() | self._evaluate())
+            self._note(self._train_epoch() | self._evaluate())
             self.epoch += 1
             self.wall += time.perf_counter() - wall
             self.cpu += time.process_time() - cpu
@@ -93,10 +99,13 @@ class Training:
         """The full diagnostics of one run, and where every number came from."""
         wall, cpu = time.perf_counter(), time.process_time()
         spec, log, run = self.specs[s], self.logs[s], slice(s, s + 1)
-        net, start = (whole.run(s).to(torch.float64, "cpu") for whole in (self.stack.net, self.start))
-        rule = self.stack.rule.to(torch.float64, "cpu", run)
+        test = self.test_x.cpu(), self.test_y.cpu(), spec.seed
         final = {"test_accuracy": log["test_accuracy"][-1]}
-        final |= diagnostics.examine(net, start, rule, self.test_x.cpu(), self.test_y.cpu(), spec.seed)
+        if isinstance(self.stack, Literal):
+            final |= modules.examine(self.stack, self.start, *test)
+        else:
+            net, start = (whole.run(s).to(torch.float64, "cpu") for whole in (self.stack.net, self.start))
+            final |= diagnostics.examine(net, start, self.stack.rule.to(torch.float64, "cpu", run), *test)
         spent = {
             "wall_seconds": self.wall / len(self.specs) + time.perf_counter() - wall,
             "cpu_seconds": self.cpu / len(self.specs) + time.process_time() - cpu,
@@ -147,10 +156,13 @@ class Training:
         return {
             "train_loss": [value / seen for value in loss.tolist()],
             "train_accuracy": [value / seen for value in hits.tolist()],
+            **({} if isinstance(self.stack, Literal) else self.stack.rule.log()),
         }
 
     def _evaluate(self) -> dict[str, list]:
         """Test loss and accuracy, and median norms of states and exact gradients on the first 1024 test pictures."""
+        if isinstance(self.stack, Literal):
+            return modules.evaluate(self.stack, self.test_x, self.test_y)
         runs, norms = len(self.specs), {}
         loss, hits = np.zeros(runs), np.zeros(runs, np.int64)
         chunks = zip(*(t.split(diagnostics.TRAJECTORY_BATCH) for t in (self.test_x, self.test_y)), strict=True)

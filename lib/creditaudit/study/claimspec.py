@@ -44,6 +44,7 @@ class Quantity(Strict):
     normalise: Normalise | None = None  # None: the rule's own
     depth: int | None = Field(None, ge=1)  # these two only where they differ from the set's
     hidden: int | None = Field(None, ge=1)  # inner width of a block
+    network: Literal["resmlp", "vit", "conv"] = "resmlp"
     labels: Literal["true", "random"] = "true"
     final_norm: bool = True
     rms_eps: float = 1e-6
