@@ -114,6 +114,21 @@ def test_tags_are_obeyed(page):
     assert all(item.find_parent("details") for item in page.select(".highlight"))
 
 
+def test_what_a_chapter_waits_for_is_named_once(damaged):
+    def wait(cells):
+        notes = {"text/markdown": {"finding": {"state": "open", "predicates": {}}}}
+        texts = ["*3 runs are missing.*", "*3 runs are missing.*", "*1 seed does not decide.*"]
+        outputs = [nbformat.v4.new_output("display_data", {"text/markdown": text}, metadata=notes) for text in texts]
+        cells[3:3] = [nbformat.v4.new_code_cell("1", outputs=[output]) for output in outputs]
+
+    damaged(wait)
+    (made,) = chapters.chapters([("sample", SETS[0])], "smoke")
+    shown = [output.data["text/markdown"] for cell in made.notebook.cells for output in cell.get("outputs", [])
+             if output.get("metadata", {}).get("text/markdown", {}).get("finding")]  # fmt: skip
+    assert len(shown) == 3 and (shown[0], shown[2]) == ("*3 runs are missing.*", "*1 seed does not decide.*")
+    assert "runs" not in shown[1]
+
+
 def test_prose_is_not_printed_twice(page):
     first, second = page.select("section.chapter")
     assert "random feature map" in first.text and "random feature map" not in second.text

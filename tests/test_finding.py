@@ -46,6 +46,7 @@ def test_otherwise_it_is_open_and_the_body_waits():
     assert found.predicates == {"one.above(2)": None, 'gain["dfa"].below(0)': True}
     assert found.text.count("\n") == 0
     assert "1 seed " in found.text and f"{NAMES['one']} is above 2" in found.text and "dfa" not in found.text
+    assert f"{NAMES['one']} is between 0 and 9" in render("one.within(0, 9)", "", NAMES).text
 
 
 def test_an_open_finding_names_the_missing_runs():

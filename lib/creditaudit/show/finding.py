@@ -143,6 +143,10 @@ def _asked(source: str, node: ast.expr, names: dict[str, Any]) -> str:
     match node:
         case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" as side), args=[line], keywords=[]):
             return f"whether {_evaluate(subject, names)} is {side} {_evaluate(line, names)}"
+        case ast.Call(func=ast.Attribute(value=subject, attr="within"), args=[low, high], keywords=[]):
+            return (
+                f"whether {_evaluate(subject, names)} is between {_evaluate(low, names)} and {_evaluate(high, names)}"
+            )
     return f"whether `{source}` holds"
 
 
