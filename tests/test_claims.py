@@ -15,11 +15,11 @@ import yaml
 
 from creditaudit import paths, pipeline
 from creditaudit.bind import notebooks
-from creditaudit.engine.spec import RECIPE, RunSpec
+from creditaudit.engine.spec import RECIPE, VARIANTS, RunSpec
 from creditaudit.runs import records
 from creditaudit.runs.records import Store
 from creditaudit.study import claims
-from creditaudit.study.claimspec import ClaimsError, depth_of, load_claims, quantities, statements
+from creditaudit.study.claimspec import ClaimsError, Quantity, depth_of, load_claims, quantities, statements
 from creditaudit.study.evidence import Evidence
 from creditaudit.study.frames import Runs
 from creditaudit.study.metrics import METRICS, read, verdict
@@ -409,8 +409,8 @@ REGISTERED = "a1bafb9c16a0b877db331be4d02d6351d91048af8cf525e0ad0036a23c87a21f"
 def _as_registered(part):
     """Without the fields of a quantity that came later, where a claim leaves them unset: none of them may use one."""
     if isinstance(part, dict):
-        later = {"normalise": None, "depth": None, "hidden": None, "labels": "true", "final_norm": True}
-        later = later if "metric" in part else {}
+        fields = ("normalise", "depth", *VARIANTS) if "metric" in part else ()
+        later = {name: Quantity.model_fields[name].default for name in fields}
         return {name: _as_registered(value) for name, value in part.items() if later.get(name, ...) != value}
     return [_as_registered(item) for item in part] if isinstance(part, list) else part
 
