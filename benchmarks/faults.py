@@ -29,9 +29,11 @@ import psutil
 from benchmarks.loopback import Cluster, until
 from creditaudit import paths
 from creditaudit.engine import catalogue
-from creditaudit.engine.spec import RECIPE, RunSpec
-from creditaudit.runs import fetch, identity_rows, records, sweep, train
-from creditaudit.runs.records import RecordError, Store
+from creditaudit.engine.settings import RECIPE
+from creditaudit.engine.spec import RunSpec
+from creditaudit.runs import fetch, files, identity_rows, records, sweep, train
+from creditaudit.runs.files import RecordError
+from creditaudit.runs.records import Store
 from creditaudit.study import retraining
 
 SIGNALLED, ENDED = 3, 240.0  # times each by default; seconds until a campaign counts as hanging
@@ -344,10 +346,10 @@ def older_recipe(project: Project, rng: random.Random) -> str:
     """Under the name it had then it is passed over; under that of one of today's runs it is refused until deleted."""
     project.finish()
     path = rng.choice(sorted(project.store.folder.glob("*.json")))
-    body = records.read_checked(path) | {"recipe": RECIPE - 1}
+    body = files.read_checked(path) | {"recipe": RECIPE - 1}
     path.unlink()
     old = path if rng.random() < 0.5 else path.with_stem(f"{path.stem[:-8]}{rng.randrange(16**8):08x}")
-    records.write_checked(old, body | {"key": old.stem})
+    files.write_checked(old, body | {"key": old.stem})
     said = ended(project.start())[1]
     old.unlink()
     return said
@@ -357,12 +359,12 @@ def older_recipe(project: Project, rng: random.Random) -> str:
 def diverged(project: Project, rng: random.Random) -> str:
     """Its page is made, and says so."""
     path = rng.choice(sorted(project.store.folder.glob("*.json")))
-    whole, body = path.read_bytes(), records.read_checked(path)
+    whole, body = path.read_bytes(), files.read_checked(path)
     epoch = rng.randrange(len(body["epochs"]["train_loss"]))
     for name in ("train_loss", "test_loss"):
         body["epochs"][name][epoch:] = [None] * len(body["epochs"][name][epoch:])
     body["final"] |= {name: [None] * len(body["final"][name]) for name in ("h_norm", "g_norm", "rho_in", "gamma_in")}
-    records.write_checked(path, body | {"final": body["final"] | {"growth": None, "stability": None}})
+    files.write_checked(path, body | {"final": body["final"] | {"growth": None, "stability": None}})
     status, said = project.finish()
     path.write_bytes(whole)
     return said if status == 0 else f"Traceback: {said}"

@@ -44,7 +44,7 @@ def paper_seconds() -> list[float]:
     store = Store(paths.profile_dir("paper"))
     records = store.all()
     known = {record.spec: record.provenance["cpu_seconds"] for record in records}
-    specs = pipeline.runs("paper", pipeline.training_order("paper", pipeline.chosen()))
+    specs = pipeline.in_training_order("paper", pipeline.chosen())
     return [known.get(spec) or cost.cpu_seconds(spec, records) for spec in specs]
 
 

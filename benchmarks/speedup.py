@@ -27,11 +27,12 @@ def measure(kind: str, workers: int, runs: int, folder: Path) -> tuple[float, fl
     """Seconds of a campaign whose workers are ready, and which share of them a worker trained."""
     from creditaudit.engine.spec import RunSpec
     from creditaudit.runs import sweep
+    from creditaudit.runs.cluster import DaskCrew
     from creditaudit.runs.records import Store
     from creditaudit.runs.workers import LocalCrew
 
     store = Store(folder / "here")
-    crew = LocalCrew(workers, store) if kind == "local" else sweep._crew("dask", workers)
+    crew = LocalCrew(workers, store) if kind == "local" else DaskCrew(jobs=workers)
     wait([crew.submit(RunSpec(method="dfa", seed=seed, **RUNS | {"epochs": 2})) for seed in range(workers)])
     specs = [RunSpec(method="dfa", seed=seed, **RUNS) for seed in range(runs)]
     begun = time.perf_counter()

@@ -11,7 +11,7 @@ import pytest
 import typst
 from bs4 import BeautifulSoup
 
-from creditaudit.bind import appendix, chapters, html, mathsvg, notebooks, pdf
+from creditaudit.bind import appendix, chapters, html, mathsvg, notebooks, pages, pdf
 from creditaudit.bind.chapters import AppendixError
 from creditaudit.bind.links import Links
 from creditaudit.show import display
@@ -44,7 +44,7 @@ def page(rendered):
 @pytest.fixture
 def damaged(project):
     """Change the executed notebook of the first set, and put it back afterwards."""
-    path = notebooks.executed_path("sample", SETS[0], "smoke")
+    path = pages.executed_path("sample", SETS[0], "smoke")
     before = path.read_text()
 
     def change(edit):

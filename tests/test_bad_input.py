@@ -20,10 +20,10 @@ from creditaudit import __main__, paths, pipeline
 from creditaudit.bind import appendix, stamps
 from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import identity_rows, records, yamlfile
-from creditaudit.runs.records import RecordError, Store
+from creditaudit.runs import files, identity_rows, records, yamlfile
+from creditaudit.runs.files import RecordError
+from creditaudit.runs.records import Store
 from creditaudit.study import certification, claims, frames, params, retraining
-from creditaudit.study.evidence import Evidence
 from tests.factories import as_record, identity_row, make_record
 
 EXAMPLES = int(os.environ.get("CREDITAUDIT_EXAMPLES", "15"))
@@ -46,8 +46,8 @@ WORDS = st.sampled_from(["train", "--profile", "smoke", "--section", "--set", "-
 
 
 @pytest.fixture(scope="module")
-def evidence() -> Evidence:
-    return Evidence(Store(paths.profile_dir("paper")), "paper")
+def evidence() -> frames.Runs:
+    return frames.comparable("paper")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def project(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def read_everything(evidence: Evidence) -> None:
+def read_everything(evidence: frames.Runs) -> None:
     """All that stands between the files and a campaign, a verdict or a page."""
     pipeline.check("smoke")
     asked = claims.load_claims()
@@ -67,7 +67,7 @@ def read_everything(evidence: Evidence) -> None:
     appendix._config()
 
 
-def refused_or_used(project: Path, name: str, content: bytes, evidence: Evidence) -> None:
+def refused_or_used(project: Path, name: str, content: bytes, evidence: frames.Runs) -> None:
     path = project / "params" / name
     before = path.read_bytes()
     path.write_bytes(content)
@@ -162,7 +162,7 @@ def test_what_is_a_value_only_elsewhere_stays_text(tmp_path, text):
 def forged(folder: Path, body: dict[str, Any]) -> Store:
     """A record with a valid checksum and whatever content, in place."""
     store = Store(folder)
-    records.write_checked(store.path(as_record().spec), body)
+    files.write_checked(store.path(as_record().spec), body)
     return store
 
 
@@ -172,7 +172,7 @@ def use(store: Store, profile: str) -> None:
     found = store.all()
     runs = frames.Runs([as_record().spec], found, profile)
     assert runs.frame.shape[0] == len(found) and isinstance(runs.provenance_note(), str)
-    claims.check(claims.load_claims(), Evidence(store, profile, found))
+    claims.check(claims.load_claims(), frames.comparable(profile, found))
     assert all(record.diverged in (True, False) for record in found)
 
 
@@ -235,7 +235,7 @@ def test_a_damaged_stamp_is_no_stamp(tmp_path):
 def test_an_identity_check_of_other_content_is_refused(tmp_path, row):
     whole = identity_row(**row) if row else {}
     body = {"recipe": records.RECIPE, "shapes": {"d256_L4": {"42": whole}}}
-    records.write_checked(tmp_path / identity_rows.FILE, body)
+    files.write_checked(tmp_path / identity_rows.FILE, body)
     with pytest.raises(RecordError, match="identity"):
         identity_rows.read(tmp_path)
 
@@ -243,7 +243,7 @@ def test_an_identity_check_of_other_content_is_refused(tmp_path, row):
 @pytest.mark.parametrize("content", [{}, {"profile": 3}, {"runs": [3]}, {"verdict": "fine"}, {"machine": 1}])
 def test_a_certificate_of_other_content_is_refused(tmp_path, monkeypatch, content):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    records.write_checked(tmp_path / "quick" / "certificate.json", content)
+    files.write_checked(tmp_path / "quick" / "certificate.json", content)
     with pytest.raises(RecordError, match="certificate"):
         certification.certificate("quick")
 
@@ -255,7 +255,7 @@ def issued(tmp_path, monkeypatch) -> dict[str, Any]:
     for folder in (paths.profile_dir("quick"), certification.reference_folder("quick")):
         Store(folder).save(as_record())
     certification.issue("quick")
-    return records.read_checked(paths.profile_dir("quick") / certification.FILE)
+    return files.read_checked(paths.profile_dir("quick") / certification.FILE)
 
 
 @some
@@ -263,7 +263,7 @@ def issued(tmp_path, monkeypatch) -> dict[str, Any]:
 def test_no_content_of_a_certificate_is_a_traceback(issued, draw, how, value):
     body = changed(issued, draw.choice([spot for spot in spots(issued) if spot]), how, value)
     try:
-        records.write_checked(paths.profile_dir("quick") / certification.FILE, json.loads(json.dumps(body)))
+        files.write_checked(paths.profile_dir("quick") / certification.FILE, json.loads(json.dumps(body)))
     except ValueError:
         return
     try:
@@ -287,7 +287,7 @@ def test_no_spec_is_a_traceback(fields):
 @pytest.mark.parametrize("rows", [None, 3, [3], [{"key": 1}], [{"nothing": 1}]])
 def test_verifications_of_other_content_are_refused(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    records.write_checked(tmp_path / "paper" / retraining.FILE, {"recipe": records.RECIPE, "rows": rows})
+    files.write_checked(tmp_path / "paper" / retraining.FILE, {"recipe": records.RECIPE, "rows": rows})
     with pytest.raises(RecordError, match="verified"):
         retraining.rows("paper")
 

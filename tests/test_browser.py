@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from creditaudit import paths
-from creditaudit.bind import chapters, html, notebooks
+from creditaudit.bind import chapters, html, notebooks, pages
 from creditaudit.bind.links import Links
 from tests import browser as real
 from tests import sample_project
@@ -232,7 +232,7 @@ def attacked(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         root = sample_project.build(tmp_path_factory.mktemp("project"), patch)
         notebooks.execute("sample", "d256_L4", "smoke")
-        path = notebooks.executed_path("sample", "d256_L4", "smoke")
+        path = pages.executed_path("sample", "d256_L4", "smoke")
         before = path.read_text()
         for number, text in enumerate(HOSTILE):
             notebook = nbformat.reads(before, as_version=4)

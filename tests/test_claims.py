@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from creditaudit import paths, pipeline
-from creditaudit.bind import notebooks
-from creditaudit.engine.spec import RECIPE, VARIANTS, RunSpec
-from creditaudit.runs import records
+from creditaudit.bind import pages
+from creditaudit.engine.settings import RECIPE
+from creditaudit.engine.spec import VARIANTS, RunSpec
+from creditaudit.runs import files, records
 from creditaudit.runs.records import Store
-from creditaudit.study import claims
+from creditaudit.study import claims, frames, report
 from creditaudit.study.claimspec import ClaimsError, Quantity, depth_of, load_claims, quantities, statements
-from creditaudit.study.evidence import Evidence
 from creditaudit.study.frames import Runs
 from creditaudit.study.metrics import METRICS, read, verdict
 from tests.factories import as_record, identity_row
@@ -151,7 +151,9 @@ def judge(tmp_path: Path, entry: dict, runs: list[dict], profile: str = "paper")
     for fields in runs:
         store.save(as_record(**fields))
     place = "identity_check/d256_L4" if entry["kind"] == "exact" else "depth_ladder/d256_L4"
-    (result,) = claims.check(loaded(tmp_path, entry, place=place), Evidence(store, profile))
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.setattr(paths, "OUTPUTS", tmp_path)
+        (result,) = claims.check(loaded(tmp_path, entry, place=place), frames.comparable(profile))
     return result
 
 
@@ -205,7 +207,7 @@ def test_exact_verdicts(tmp_path):
     path = tmp_path / "paper" / "identity.json"
 
     def write(row: dict, recipe: int = RECIPE) -> None:
-        records.write_checked(path, {"recipe": recipe, "shapes": {"d256_L4": {"42": row}}})
+        files.write_checked(path, {"recipe": recipe, "shapes": {"d256_L4": {"42": row}}})
 
     row = identity_row()
     assert judge(tmp_path, ROW, []).verdict == "inconclusive"
@@ -270,7 +272,7 @@ def test_the_study_reproduces_itself_except_where_its_text_contradicts_its_table
         accuracies = cell.expected + cell.std * np.array([-1.0, 0.0, 1.0])
         for run in seeded(accuracies.tolist(), method=cell.quantity.method, **shape):
             store.save(as_record(**run))
-    found = {result.id: result for result in claims.check(ladders, Evidence(store, "paper"))}
+    found = {result.id: result for result in claims.check(ladders, frames.comparable("paper", store.all()))}
     contradicted = [name for name, result in found.items() if result.verdict == "contradicted"]
     assert contradicted == ["ladder.d256_L4.cross.frozen_bp"]
     assert sum(result.verdict == "reproduced" for result in found.values()) >= 35
@@ -332,7 +334,7 @@ def test_strict_wants_a_finding_that_holds_for_every_contradicted_claim(
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     result = judge(tmp_path, CELL, seeded([0.400, 0.403, 0.405]))
     assert result.verdict == "contradicted"
-    page = notebooks.executed_path("disagreements", "default", "paper")
+    page = pages.executed_path("disagreements", "default", "paper")
     page.parent.mkdir(parents=True)
     cells = [nbformat.v4.new_code_cell(outputs=[shown(state, text)]) for state, text in findings]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), page)
@@ -360,17 +362,17 @@ def test_every_contradicted_claim_is_explained_once(published):
 
 def test_no_records_means_no_verdicts_and_a_readable_table(tmp_path, monkeypatch, capsys, published):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
-    claims.run("quick")
+    pipeline.judge("quick")
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 100
     entries = json.loads((tmp_path / "quick" / "claims.json").read_text())
     here = {entry["id"] for entry in entries if entry["cause"] != "another profile"}
     assert {claim.id for claim in published if f"{claim.id} " in printed} == here and 0 < len(here) < len(published)
-    claims.run("paper")
+    pipeline.judge("paper")
     printed = capsys.readouterr().out
     assert all(claim.id in printed for claim in published)
     first = (tmp_path / "quick" / "claims.json").read_bytes()
-    claims.run("quick")
+    pipeline.judge("quick")
     assert (tmp_path / "quick" / "claims.json").read_bytes() == first
     entries = json.loads(first)
     jsonschema.validate(entries, SCHEMA)
@@ -382,11 +384,11 @@ def test_no_records_means_no_verdicts_and_a_readable_table(tmp_path, monkeypatch
 
 def test_summary_counts_and_warns_of_luck(tmp_path):
     result = judge(tmp_path, CELL, seeded([0.300, 0.303, 0.305]))
-    found = claims.summary([result] * 40)
+    found = report.summary([result] * 40)
     assert (found.total, found.reproduced, found.bare) == (40, 40, 0)
     assert found.luck == "up to about 2.0 wrong verdicts among them would be no surprise"
     bare = judge(tmp_path, CELL | {"std": None}, seeded([0.300, 0.303, 0.305]))
-    assert "because 1 published means come without a std and are taken as exact" in claims.summary([bare, result]).luck
+    assert "because 1 published means come without a std and are taken as exact" in report.summary([bare, result]).luck
     assert "40 of them had the runs for a test" in found.sentence and "about 2.0 wrong verdicts" in found.sentence
 
 

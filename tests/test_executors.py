@@ -21,7 +21,8 @@ from benchmarks.loopback import PATIENCE, Cluster, until
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.runs import arrivals, schedule, seal, sweep, train, workers
-from creditaudit.runs.records import Store, read_checked, write_checked
+from creditaudit.runs.files import read_checked, write_checked
+from creditaudit.runs.records import Store
 from creditaudit.runs.turns import Turn
 
 SHORT = {"width": 16, "depth": 2, "epochs": 2, "data": "tiny", "batch": 64}
@@ -265,12 +266,22 @@ def cluster(tmp_path, monkeypatch):
     seal.seal.cache_clear()
 
 
+def dask(address: str):
+    from creditaudit.runs.cluster import DaskCrew
+
+    return DaskCrew(address)
+
+
 class Campaign(threading.Thread):
     """A campaign in the background, and how it ended."""
 
     def __init__(self, specs, store, cluster):
         super().__init__(daemon=True)
-        self.arguments, self.trained, self.error = (specs, store, None, "cpu", f"dask://{cluster.address}"), None, None
+        self.arguments, self.trained, self.error = (
+            (specs, store, None, "cpu", lambda: dask(cluster.address)),
+            None,
+            None,
+        )
         self.start()
 
     def run(self):
@@ -302,7 +313,7 @@ def test_a_killed_worker_loses_nothing_and_a_stranger_gets_no_work(tmp_path, clu
     assert "is refused, it differs in requirements.lock" in capsys.readouterr().err
     train.run(specs[0], alone := Store(tmp_path / "alone"))
     assert numbers(store, specs[0]) == numbers(alone, specs[0])
-    assert sweep.train_all(specs, store, executor=f"dask://{cluster.address}") == 0
+    assert sweep.train_all(specs, store, executor=lambda: dask(cluster.address)) == 0
 
 
 def test_epochs_reach_the_one_bar(tmp_path, cluster, monkeypatch):
@@ -341,7 +352,7 @@ def test_strangers_only_or_nobody_is_said_before_anything_waits(tmp_path, cluste
         Campaign([spec], store, cluster).result()
     monkeypatch.setattr(module, "CONNECTING", 0.5)
     with pytest.raises(module.NoCluster, match="no Dask scheduler answers"):
-        sweep.train_all([spec], store, executor="dask://127.0.0.1:9")
+        sweep.train_all([spec], store, executor=lambda: dask("127.0.0.1:9"))
 
 
 def test_workers_stop_when_their_campaign_does(tmp_path, cluster):

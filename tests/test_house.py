@@ -41,6 +41,30 @@ def test_imports_go_one_way(path):
     assert [name for name in imported(path) if room(name) > here] == []
 
 
+DEEPEST = 9  # modules on the longest chain of imports, wherever in a file they stand
+
+
+def depth(module: str, of: dict[str, set[str]], known: dict[str, int]) -> int:
+    """How many modules stand on one another below this one; a circle never ends."""
+    if module not in known:
+        known[module] = 1 + max((depth(other, of, known) for other in of[module]), default=0)
+    return known[module]
+
+
+def test_no_chain_of_imports_is_long():
+    files = {
+        ".".join(["creditaudit", *path.relative_to(LIB).with_suffix("").parts]): path for path in LIB.rglob("*.py")
+    }
+    packages = {name: f"{name}.__init__" for name in (module.removesuffix(".__init__") for module in files)}
+    of = {}
+    for module, path in files.items():
+        names = [name if name in files else name.rpartition(".")[0] for name in imported(path)]
+        of[module] = {name if name in files else packages[name] for name in names} - {module}
+    known: dict[str, int] = {}
+    assert max(depth(module, of, known) for module in files) <= DEEPEST
+    assert depth("a", {"a": {"b"}, "b": {"c"}, "c": set()}, {}) == 3
+
+
 def run(code: str, **environment: str) -> str:
     search = {"PYTHONPATH": os.pathsep.join([str(LIB.parent), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
@@ -103,12 +127,12 @@ def test_a_new_section_is_one_notebook_and_one_yaml(tmp_path):
     (tmp_path / "params" / "widths" / "one.yaml").write_text("widths: [8, 16]\n")
     code = """
 from creditaudit import pipeline
-from creditaudit.bind import appendix, notebooks
+from creditaudit.bind import appendix, notebooks, pages
 pairs = pipeline.chosen("widths")
 assert pairs == [("widths", "one")] and pairs[0] in appendix.contents()
 pipeline.train("smoke", pairs)
 pipeline.run_notebooks("smoke", pairs)
-print([state for _, state, _ in notebooks.findings("smoke")])
+print([state for _, state, _ in pages.findings("smoke")])
 """
     assert run(code, CREDITAUDIT_ROOT=str(tmp_path)).splitlines()[-1] == "['holds']"
     assert len(list((tmp_path / "outputs/smoke/runs").glob("*.json"))) == 4

@@ -7,7 +7,7 @@ import yaml
 from nbformat.v4 import new_code_cell
 
 from creditaudit import paths
-from creditaudit.bind import notebooks, stamps
+from creditaudit.bind import notebooks, pages, stamps
 from creditaudit.bind.notebooks import NotebookError
 from creditaudit.runs.yamlfile import YamlError
 from creditaudit.study import params
@@ -183,7 +183,7 @@ def _believe(path, inputs):
     ],
 )
 def test_failure_is_told_kept_and_costs_no_older_success(project, cell, reason):
-    target = notebooks.executed_path("tiny", "default", "smoke")
+    target = pages.executed_path("tiny", "default", "smoke")
     target.parent.mkdir(parents=True)
     target.write_text("an older success")
     section("print('before')", cell)

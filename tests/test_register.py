@@ -7,7 +7,7 @@ import pytest
 from creditaudit import paths, study
 from creditaudit.runs.records import Store
 from creditaudit.show import register
-from creditaudit.study import claims, frames
+from creditaudit.study import claims, frames, report
 from tests.factories import as_record
 
 CLAIMS = {claim.id: claim for claim in claims.load_claims()}
@@ -24,7 +24,7 @@ def test_every_claim_is_counted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     Store(tmp_path / "paper").save(as_record())
     results = study.judge_all("paper")
-    counts = register.counts(results)
+    counts = report.counts(results)
     total = counts.iloc[-1]
     assert total.claims == len(CLAIMS) == total.reproduced + total.contradicted + total.inconclusive
     assert counts.claims[:-1].sum() == total.claims

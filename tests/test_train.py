@@ -14,8 +14,9 @@ import torch
 from creditaudit.engine import spec as spec_module
 from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.measure import identity
-from creditaudit.runs import checkpoints, records, sweep, train, workers
-from creditaudit.runs.records import RecordError, Store
+from creditaudit.runs import checkpoints, files, records, sweep, train, workers
+from creditaudit.runs.files import RecordError
+from creditaudit.runs.records import Store
 from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
@@ -157,8 +158,8 @@ def test_a_checkpoint_with_other_contents_starts_its_run_again(cut, capsys, chan
 
 def test_what_killed_processes_had_begun_to_write_is_swept_away(tmp_path):
     whole = tmp_path / "checkpoints" / "run.pt"
-    records.write_atomically(whole, "whole")
-    mine = records.scratch_path(whole)
+    files.write_atomically(whole, "whole")
+    mine = files.scratch_path(whole)
     gone = mine.with_name(mine.name.replace(str(os.getpid()), "4194305"))  # more than any process id
     folder = gone.with_name(f".page{gone.name}")
     elsewhere = mine.with_name(mine.name.replace("@", "@another"))
@@ -166,12 +167,12 @@ def test_what_killed_processes_had_begun_to_write_is_swept_away(tmp_path):
         path.write_bytes(b"half")
     folder.mkdir()
     (folder / "page.ipynb").write_text("half")
-    records.sweep_scratch(tmp_path)
+    files.sweep_scratch(tmp_path)
     assert set(whole.parent.glob("*")) == {whole, mine, elsewhere}
     os.utime(elsewhere, (0, 0))
-    records.sweep_scratch(tmp_path)
+    files.sweep_scratch(tmp_path)
     assert set(whole.parent.glob("*")) == {whole, mine}
-    records.sweep_scratch(tmp_path / "nothing")
+    files.sweep_scratch(tmp_path / "nothing")
 
 
 def full_disk(*_: object) -> None:
@@ -180,14 +181,14 @@ def full_disk(*_: object) -> None:
 
 def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "page.html"
-    records.write_atomically(path, "old")
+    files.write_atomically(path, "old")
     monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(records.Unwritable, match=r"page.html cannot be written \(No space left on device\)"):
-        records.write_atomically(path, "new")
+    with pytest.raises(files.Unwritable, match=r"page.html cannot be written \(No space left on device\)"):
+        files.write_atomically(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(records.Unwritable, match=r"folder\.json"):
-        records.write_atomically(tmp_path / "folder.json", "new")
+    with pytest.raises(files.Unwritable, match=r"folder\.json"):
+        files.write_atomically(tmp_path / "folder.json", "new")
 
 
 def test_training_stops_at_the_first_record_that_cannot_be_saved(tmp_path, monkeypatch):
@@ -195,7 +196,7 @@ def test_training_stops_at_the_first_record_that_cannot_be_saved(tmp_path, monke
     monkeypatch.setattr(sweep._Board, "note", lambda board, spec, *rest: begun.add(spec) or note(board, spec, *rest))
     store, runs = Store(tmp_path), [RunSpec(method="dfa", seed=seed, **TINY) for seed in range(100)]
     store.folder.write_text("a file where the folder of records should be: root, too, cannot write there")
-    with pytest.raises(records.Unwritable, match="cannot be written"):
+    with pytest.raises(files.Unwritable, match="cannot be written"):
         sweep.train_all(runs, store, jobs=1)
     assert len(begun) < 20
 
@@ -241,7 +242,7 @@ def test_runs_do_not_depend_on_their_neighbours(tmp_path):
 def test_a_second_campaign_waits_and_trains_nothing_twice(tmp_path, capsys):
     spec, store, trained, said = RunSpec(method="dfa", **TINY), Store(tmp_path), [], ""
     second = threading.Thread(target=lambda: trained.append(sweep.train_all([spec], store)))
-    with records.locked(sweep.cores_in(store)):
+    with files.locked(sweep.cores_in(store)):
         second.start()
         while second.is_alive() and not said:
             time.sleep(0.01)

@@ -16,7 +16,8 @@ from creditaudit.lab import rulefile
 from creditaudit.lab.workbench import Workbench
 from creditaudit.measure import rulecheck
 from creditaudit.runs import records, train
-from creditaudit.runs.records import RecordError, Store
+from creditaudit.runs.files import RecordError
+from creditaudit.runs.records import Store
 
 TINY = {"width": 16, "depth": 2, "epochs": 2, "data": "tiny", "train_size": 260}
 SIGN = -1.0  # a constant, and a function below: the rule's file has to carry both

@@ -181,7 +181,12 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _train(options)
     pairs = pipeline.chosen(options.section, options.set)
-    return pipeline.reproduce(options.profile, pairs, options.jobs, options.device, options.strict, options.executor)
+    how = options.jobs, options.device, options.strict, options.executor
+    status = pipeline.reproduce(options.profile, pairs, *how)
+    from creditaudit import readme  # late: it draws its tables as the notebooks do
+
+    readme.refresh(options.profile)
+    return status
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -210,20 +215,17 @@ def _notebooks(options: argparse.Namespace) -> None:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from creditaudit.study import claims
+    from creditaudit import pipeline
 
-    results = claims.run(options.profile)
-    if not options.strict:
-        return 0
-    from creditaudit import pipeline  # late: what only lists claims needs no pages
-
-    return pipeline.strictly(options.profile, results)
+    results = pipeline.judge(options.profile)
+    return pipeline.strictly(options.profile, results) if options.strict else 0
 
 
 def _appendix(options: argparse.Namespace) -> None:
-    from creditaudit import pipeline
+    from creditaudit import pipeline, readme
 
     pipeline.rerender(options.profile)
+    readme.refresh(options.profile)
 
 
 def _certificate(options: argparse.Namespace) -> int:

@@ -3,24 +3,33 @@
 Every step looks at what is there and does only what is left, so the whole can be repeated at any time.
 """
 
+import json
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from creditaudit import paths
-from creditaudit.bind import appendix, notebooks, stamps
+from creditaudit.bind import appendix, notebooks, pages, stamps
 from creditaudit.bind.appendix import AppendixError
 from creditaudit.engine.spec import RunSpec, SpecError
+from creditaudit.mistakes import Mistake
 from creditaudit.runs import arrivals, cost, identity_rows, schedule
+from creditaudit.runs.files import Unwritable, sweep_scratch, write_atomically
 from creditaudit.runs.progress import Tally, heartbeat
-from creditaudit.runs.records import Store, Unwritable, sweep_scratch
+from creditaudit.runs.records import Store
 from creditaudit.runs.yamlfile import nearest
-from creditaudit.study import certification, claims, claimspec, params, retraining, sections
-from creditaudit.study.result import Result
+from creditaudit.study import certification, claims, claimspec, frames, params, report, retraining, sections
+from creditaudit.study.claimspec import Result
 
 LAST = ("overview", "disagreements", "register")  # executed after the claims: they show the verdicts on all the others
 
 Chosen = list[tuple[str, str]]
+
+
+class NoExecutor(Mistake, ValueError):
+    """The packages of the executor asked for are not installed."""
 
 
 def chosen(section: str | None = None, set_name: str | None = None) -> Chosen:
@@ -44,13 +53,14 @@ def runs(profile: str, pairs: Chosen) -> list[RunSpec]:
     return list(dict.fromkeys(needed))
 
 
-def training_order(profile: str, pairs: Chosen) -> Chosen:
-    """The ladder first, it is the heart of the study; then the cheapest section first."""
+def in_training_order(profile: str, pairs: Chosen) -> list[RunSpec]:
+    """Every run these sections need: the ladder's first, it is the heart of the study; then the cheapest section's."""
+    needed = {pair: runs(profile, [pair]) for pair in pairs}
 
     def rank(pair: tuple[str, str]) -> tuple[bool, float]:
-        return pair[0] != "depth_ladder", sum(cost.cpu_seconds(spec) for spec in runs(profile, [pair]))
+        return pair[0] != "depth_ladder", sum(cost.cpu_seconds(spec) for spec in needed[pair])
 
-    return sorted(pairs, key=rank)
+    return list(dict.fromkeys(spec for pair in sorted(pairs, key=rank) for spec in needed[pair]))
 
 
 def overruled(profile: str, pairs: Chosen) -> str | None:
@@ -81,7 +91,7 @@ def train(
     check(profile)
     if note := overruled(profile, pairs):
         print(note)
-    specs, store, trained = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile)), 0
+    specs, store, trained = in_training_order(profile, pairs), Store(paths.profile_dir(profile)), 0
     specs = schedule.shard(specs, *part) if part else specs
     missing = store.missing(specs)
     needed_here = executor is None and any(spec.data == "cifar10" for spec in missing)
@@ -94,9 +104,19 @@ def train(
         from creditaudit.runs import sweep  # late: torch takes seconds
 
         measured = certification.reference(profile).all()
-        trained = sweep.train_all(specs, store, jobs, device, executor, part, measured)
+        crew = partial(_dask_crew, executor, jobs) if executor else None
+        trained = sweep.train_all(specs, store, jobs, device, crew, part, measured)
     others = f"{len(specs) - trained} were there already" + (f" (part {part[0]} of {part[1]})" if part else "")
     print(f"training: {trained} runs trained, {others}")
+
+
+def _dask_crew(name: str, jobs: int | None) -> Any:
+    try:
+        from creditaudit.runs.cluster import DaskCrew  # late: an extra, which need not be there
+    except ImportError as error:
+        needs = "needs the packages of requirements-cluster.lock: `make cluster` installs them"
+        raise NoExecutor(f"EXECUTOR={name} {needs}") from error
+    return DaskCrew(name.removeprefix("dask").removeprefix("://"), jobs)
 
 
 def collect(folder: Path, profile: str) -> int:
@@ -124,11 +144,12 @@ def dry_run(profile: str, pairs: Chosen, jobs: int | None = None, part: tuple[in
     """What `train` would do, and what it would cost."""
     if note := overruled(profile, pairs):
         print(note)
-    specs, store = runs(profile, training_order(profile, pairs)), Store(paths.profile_dir(profile))
+    specs, there = in_training_order(profile, pairs), Store(paths.profile_dir(profile)).all()
     specs = schedule.shard(specs, *part) if part else specs
     jobs = jobs or cost.cores()
-    measured = store.all() or certification.reference(profile).all() or Store(paths.profile_dir("paper")).all()
-    missing, cpu = store.missing(specs), cost.usual_cpu(measured)
+    measured = there or certification.reference(profile).all() or Store(paths.profile_dir("paper")).all()
+    trained, cpu = {record.spec for record in there}, cost.usual_cpu(measured)
+    missing = [spec for spec in specs if spec not in trained]
     seconds = [cost.cpu_seconds(spec, measured) for spec in missing]
     for spec, second in zip(missing, seconds, strict=True):
         print(f"{spec.key:45s} about {second:6.0f} core-seconds")
@@ -188,12 +209,12 @@ def reproduce(
     """All steps; the appendix is bound when every notebook of it has been executed."""
     train(profile, pairs, jobs, device, executor)
     # The other sections' pages, where they exist, are bound too, and must not be older than their records.
-    run_notebooks(profile, [p for p in chosen() if p in pairs or notebooks.executed_path(*p, profile).exists()])
-    results = claims.run(profile)
+    run_notebooks(profile, [p for p in chosen() if p in pairs or pages.executed_path(*p, profile).exists()])
+    results = judge(profile)
     certificate = certification.issue(profile)
     run_last(profile)
     status = strictly(profile, results) if strict else 0
-    absent = [pair for pair in chosen() if not notebooks.executed_path(*pair, profile).exists()]
+    absent = [pair for pair in chosen() if not pages.executed_path(*pair, profile).exists()]
     if absent:
         print(f"no appendix yet: {', '.join('/'.join(pair) for pair in absent)} not executed in profile {profile}")
     else:
@@ -204,9 +225,23 @@ def reproduce(
     return status
 
 
+def judge(profile: str) -> list[Result]:
+    """Check every claim and every prediction of ours, print the verdicts, and write them down."""
+    runs = frames.comparable(profile)
+    results, own = claims.check(claimspec.load_claims(), runs), claims.predictions(profile, runs=runs)
+    for name, found in (("claims", results), ("predictions", own)):
+        lines = json.dumps([result.to_json() for result in found], indent=1, sort_keys=True, allow_nan=False)
+        write_atomically(paths.profile_dir(profile) / f"{name}.json", lines + "\n")
+    report.print_table(results)
+    decided = any(result.verdict != "inconclusive" for result in own)
+    verdicts = report.counted(own) if decided else "none can be decided by these runs"
+    print(f"\nOur own {len(own)} predictions: {verdicts}.")
+    return results
+
+
 def strictly(profile: str, results: Iterable[Result]) -> int:
     """1 where a finding on the executed pages fails, or a contradicted claim is named by none that holds."""
-    found = list(notebooks.findings(profile))
+    found = list(pages.findings(profile))
     problems = [f"{page}: {' '.join(text.split())}" for page, state, text in found if state == "fails"]
     held = "\n".join(text for _, state, text in found if state == "holds")
     contradicted = [result.id for result in results if result.verdict == "contradicted"]
@@ -224,12 +259,8 @@ def strictly(profile: str, results: Iterable[Result]) -> int:
 
 
 def bind(profile: str) -> None:
-    """The appendix from the executed notebooks, and for the paper profile the numbers on the front page."""
-    from creditaudit import readme  # late: it draws its tables as the notebooks do
-
-    if profile == readme.PROFILE:
-        readme.refresh()
-    made = [notebooks.executed_path(*pair, profile) for pair in chosen()]
+    """The appendix from the executed notebooks."""
+    made = [pages.executed_path(*pair, profile) for pair in chosen()]
     looks = [path for path in (paths.PAPER / "templates").rglob("*") if path.is_file()]
     stamp = stamps.stamp([*made, paths.profile_dir(profile) / "claims.json", paths.PARAMS / "appendix.yaml", *looks])
     targets = appendix.output_paths(profile)
@@ -255,7 +286,7 @@ def rerender(profile: str) -> None:
             f"`make reproduce PROFILE={profile}` trains first"
         )
     run_notebooks(profile, pairs)
-    claims.run(profile)
+    judge(profile)
     run_last(profile)
     bind(profile)
 

@@ -8,11 +8,10 @@ import json
 import re
 
 from creditaudit import paths
-from creditaudit.bind import appendix, notebooks
-from creditaudit.runs.records import write_atomically
-from creditaudit.show import register
+from creditaudit.bind import appendix, pages
+from creditaudit.runs.files import write_atomically
 from creditaudit.show.display import as_markdown
-from creditaudit.study import judge_all
+from creditaudit.study import claims, report
 
 README = paths.ROOT / "README.md"
 PROFILE = "paper"
@@ -22,14 +21,14 @@ def blocks() -> dict[str, str]:
     """Name of each generated block and what belongs into it."""
     return {
         "results": "\n".join(f"- {text}" for text in found()),
-        "verdicts": as_markdown(register.counts(judge_all(PROFILE))),
+        "verdicts": as_markdown(report.counts(claims.judge_all(PROFILE))),
     }
 
 
 def found() -> list[str]:
     """What the cells tagged `front-page` say, in the appendix's order, where it holds."""
-    pages = [json.loads(notebooks.executed_path(*pair, PROFILE).read_text("utf-8")) for pair in appendix.contents()]
-    cells = [cell for page in pages for cell in page["cells"] if "front-page" in cell["metadata"].get("tags", [])]
+    made = [json.loads(pages.executed_path(*pair, PROFILE).read_text("utf-8")) for pair in appendix.contents()]
+    cells = [cell for page in made for cell in page["cells"] if "front-page" in cell["metadata"].get("tags", [])]
     outputs = [output for cell in cells for output in cell["outputs"]]
     holding = [each for each in outputs if each["metadata"]["text/markdown"]["finding"]["state"] == "holds"]
     return ["".join(each["data"]["text/markdown"]) for each in holding]
@@ -45,5 +44,7 @@ def filled(text: str, contents: dict[str, str]) -> str:
     return text
 
 
-def refresh() -> None:
-    write_atomically(README, filled(README.read_text(), blocks()))
+def refresh(profile: str) -> None:
+    """Only the committed profile has a place on the front page, once all its pages are there."""
+    if profile == PROFILE and all(pages.executed_path(*pair, PROFILE).exists() for pair in appendix.contents()):
+        write_atomically(README, filled(README.read_text(), blocks()))

@@ -12,7 +12,7 @@ from creditaudit import paths
 from creditaudit.bind.chapters import AppendixError, chapters
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import yamlfile
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 from creditaudit.runs.yamlfile import nearest
 from creditaudit.study import params
 from creditaudit.study.verdicts import VERDICTS

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from creditaudit import paths
-from creditaudit.bind import notebooks
+from creditaudit.bind import pages
 from creditaudit.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def chapters(order: list[tuple[str, str]], profile: str, parts: dict[str, str] |
     """The executed notebooks of (section, set) in the given order, ready to print; `parts` begin with a section."""
     counter, first, made, parts = Counter(), {}, [], dict(parts or {})
     for number, (section, set_name) in enumerate(order, 1):
-        path = notebooks.executed_path(section, set_name, profile)
+        path = pages.executed_path(section, set_name, profile)
         if not path.exists():
             raise AppendixError(f"{paths.shown(path)} is missing: execute the notebooks first")
         chapter = _chapter(number, section, set_name, path, counter)
@@ -100,7 +100,7 @@ def chapters(order: list[tuple[str, str]], profile: str, parts: dict[str, str] |
 
 
 def _chapter(number: int, section: str, set_name: str, path: Path, counter: Counter) -> Chapter:
-    notebook = notebooks.read(path)
+    notebook = pages.read(path)
     provenance, headline, cells, anchor = [], [], [], _slug(f"{section}-{set_name}")
     counters = counter, Counter()
     for index, cell in enumerate(notebook.cells):

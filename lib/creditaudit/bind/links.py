@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from creditaudit import paths
-from creditaudit.bind import notebooks
+from creditaudit.bind import pages
 from creditaudit.bind.chapters import Chapter
 from creditaudit.study import params
 
@@ -49,7 +49,7 @@ class Links:
             "picture": pictures,
             "data (CSV)": tables,
             "notebook": [params.source_path(chapter.section)],
-            "with outputs": [] if name else [notebooks.executed_path(chapter.section, chapter.set_name, self.profile)],
+            "with outputs": [] if name else [pages.executed_path(chapter.section, chapter.set_name, self.profile)],
             "parameters": [paths.PARAMS / chapter.section / f"{chapter.set_name}.yaml"],
         }
         there = {word: next((path for path in places if path.exists()), None) for word, places in found.items()}

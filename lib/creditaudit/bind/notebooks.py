@@ -16,14 +16,13 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from creditaudit import paths
 from creditaudit.bind import stamps
-from creditaudit.mistakes import Mistake
-from creditaudit.runs.records import scratch_folder, write_atomically
+from creditaudit.bind.pages import NotebookError, executed_path, read
+from creditaudit.runs.files import scratch_folder, write_atomically
 from creditaudit.study import params
 
 if TYPE_CHECKING:  # nbformat takes half a second, and where every page is up to date nothing needs it
@@ -32,18 +31,6 @@ if TYPE_CHECKING:  # nbformat takes half a second, and where every page is up to
 ALIVE = "creditaudit: the kernel is alive"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-
-
-class NotebookError(Mistake, RuntimeError):
-    """A notebook did not run to its end; the message says where, why, and where the remains are."""
-
-
-def folder(profile: str) -> Path:
-    return paths.profile_dir(profile) / "notebooks"
-
-
-def executed_path(section: str, set_name: str, profile: str) -> Path:
-    return folder(profile) / f"{section}--{set_name}.ipynb"
 
 
 def execute(
@@ -78,17 +65,6 @@ def execute(
     return target
 
 
-def findings(profile: str) -> Iterator[tuple[str, str, str]]:
-    """(notebook, state, text) of every finding on the executed pages of a profile."""
-
-    for path in sorted(folder(profile).glob("*.ipynb")):
-        for cell in read(path).cells:
-            for output in cell.get("outputs", []):
-                found = output.get("metadata", {}).get("text/markdown", {}).get("finding")
-                if found:
-                    yield path.stem, found["state"], output.data["text/markdown"]
-
-
 def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None) -> NotebookNode:
     import nbformat
 
@@ -108,17 +84,6 @@ def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None
             raise NotebookError(_keep(notebook, target, problem))
     notebook.cells.pop()
     return notebook
-
-
-def read(path: Path) -> NotebookNode:
-    """An executed notebook, or an error in a sentence."""
-    import nbformat
-
-    try:
-        return nbformat.read(path, as_version=4)
-    except Exception as error:  # nbformat raises whatever it stumbles over
-        why = " ".join(str(error).split())[:200]
-        raise NotebookError(f"{paths.shown(path)} cannot be read ({why}): `make notebooks` executes it again") from None
 
 
 def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeout: int | None) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from creditaudit import paths
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 
 
 def stamp(files: Iterable[Path], *settings: Any) -> str:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from creditaudit.engine.model import W2_STD, ResMLP
-from creditaudit.engine.spec import CLASSES, RunSpec
+from creditaudit.engine.pictures import CLASSES
+from creditaudit.engine.spec import RunSpec
 
 PATCH = 8  # pixels; the coarsest that leaves a sequence, because a CPU trains it
 STRIDE = 4  # of the convolutional net's embed: states are 8 x 8 pixels

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from creditaudit.engine.model import PIXELS
-from creditaudit.engine.spec import CLASSES, HELD_OUT, TRAIN_PICTURES
+from creditaudit.engine.pictures import CLASSES, HELD_OUT, PIXELS, TRAIN_PICTURES
 from creditaudit.paths import DATA
 
 MEAN = (0.4914, 0.4822, 0.4465)
@@ -43,9 +42,7 @@ class Dataset:
     test_labels: np.ndarray
 
 
-def load(
-    name: str, train_size: int | None = None, test_size: int | None = None, validation: bool = False
-) -> Dataset:
+def load(name: str, train_size: int | None = None, test_size: int | None = None, validation: bool = False) -> Dataset:
     """The first `train_size` and `test_size` pictures of "cifar10" or "tiny" (None: all of them).
 
     For validation the last training pictures stand in for the test pictures, which nobody then sees.

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from creditaudit.engine import architectures
 from creditaudit.engine.credit import RULES
-from creditaudit.engine.spec import CLASSES, RunSpec
+from creditaudit.engine.pictures import CLASSES
+from creditaudit.engine.spec import RunSpec
 
 
 def states(net: nn.Module, x: Tensor) -> list[Tensor]:

@@ -6,13 +6,13 @@ The module *is* the definition (and the oracle of the tests). The engine works o
 leading axis S over runs, cut out of one flat buffer, so that one AdamW call updates everything that trains.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from creditaudit.engine.spec import CLASSES, PIXELS, RunSpec
+from creditaudit.engine.network import Affine, Net, NetBlock
+from creditaudit.engine.pictures import CLASSES, PIXELS
 
 W2_STD = 0.01  # of each block's second matrix at init: an untrained stack is nearly the identity
 
@@ -56,52 +56,6 @@ class ResMLP(nn.Module):
         return self.readout(self.states(x)[-1])
 
 
-class Affine(NamedTuple):
-    """x W + b with W [S, in, out], the layout in which the forward GEMM is fastest, and b [S, 1, out]."""
-
-    w: Tensor
-    b: Tensor
-
-
-class NetBlock(NamedTuple):
-    norm: Affine  # gamma, beta [S, 1, d]
-    w1: Affine
-    w2: Affine
-
-
-class Net(NamedTuple):
-    """Views into flat buffers. In a gradient `Net` a frozen block is None."""
-
-    embed: Affine
-    blocks: tuple[NetBlock | None, ...]
-    norm: Affine | None  # None: the head reads h_L as it is, a control of the study's
-    head: Affine
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Every parameter tensor, in construction order."""
-        parts = [
-            self.embed,
-            *(affine for block in self.blocks if block for affine in block),
-            self.norm,
-            self.head,
-        ]
-        return (tensor for affine in parts if affine for tensor in affine)
-
-    def to(self, dtype: torch.dtype, device: str | None = None) -> "Net":
-        return self._map(lambda tensor: tensor.to(device or tensor.device, dtype))
-
-    def run(self, s: int) -> "Net":
-        """One run of a stack, its leading axis kept."""
-        return self._map(lambda tensor: tensor[s : s + 1])
-
-    def _map(self, change) -> "Net":
-        def affine(part: Affine) -> Affine:
-            return Affine(change(part.w), change(part.b))
-
-        blocks = tuple(block and NetBlock(*map(affine, block)) for block in self.blocks)
-        return Net(affine(self.embed), blocks, self.norm and affine(self.norm), affine(self.head))
-
-
 class Buffers(NamedTuple):
     """The parameters of S runs: what trains in one flat buffer, its gradient in another, frozen blocks apart."""
 
@@ -111,25 +65,26 @@ class Buffers(NamedTuple):
     flat_grad: Tensor
 
 
-def allocate(runs: int, spec: RunSpec, dtype: torch.dtype, device: str) -> Buffers:
-    """Zeroed buffers in which the last k of the spec's blocks train."""
-    width, depth, k, hidden = spec.width, spec.depth, spec.k, spec.hidden or spec.width
-    ends = [(PIXELS, width), *([(1, width)] if spec.final_norm else []), (width, CLASSES)]
+def allocate(
+    runs: int, width: int, depth: int, hidden: int, k: int, final_norm: bool, dtype: torch.dtype, device: str
+) -> Buffers:
+    """Zeroed buffers in which the last k of the blocks train."""
+    ends = [(PIXELS, width), *([(1, width)] if final_norm else []), (width, CLASSES)]
     block = [(1, width), (width, hidden), (hidden, width)]
     trained = _Carver(runs, ends + k * block, dtype, device)
     frozen = _Carver(runs, (depth - k) * block, dtype, device)
     gradient = _Carver(runs, ends + k * block, dtype, device)
     return Buffers(
-        net=_assemble(trained, [_block(frozen) for _ in range(depth - k)], spec),
-        grad=_assemble(gradient, [None] * (depth - k), spec),
+        net=_assemble(trained, [_block(frozen) for _ in range(depth - k)], k, final_norm),
+        grad=_assemble(gradient, [None] * (depth - k), k, final_norm),
         flat=trained.flat,
         flat_grad=gradient.flat,
     )
 
 
-def _assemble(carver: "_Carver", frozen: list[NetBlock | None], spec: RunSpec) -> Net:
-    embed, norm, head = carver.affine(), carver.affine() if spec.final_norm else None, carver.affine()
-    return Net(embed, tuple(frozen) + tuple(_block(carver) for _ in range(spec.k)), norm, head)
+def _assemble(carver: "_Carver", frozen: list[NetBlock | None], k: int, final_norm: bool) -> Net:
+    embed, norm, head = carver.affine(), carver.affine() if final_norm else None, carver.affine()
+    return Net(embed, tuple(frozen) + tuple(_block(carver) for _ in range(k)), norm, head)
 
 
 def _block(carver: "_Carver") -> NetBlock:

@@ -11,17 +11,63 @@ where xhat is the normalised input: going through M spares local methods the GEM
 A credit that is a low-rank product (DFA's e B_l) stays factored: act^T (r e) B costs 10/d of the dense GEMM, exactly.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from creditaudit.engine.model import Affine, Net, NetBlock
 
 LN_EPS = 1e-5
 _ln_backward = torch.ops.aten.native_layer_norm_backward
 _gelu = torch.ops.aten.gelu.out
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
+
+
+class Affine(NamedTuple):
+    """x W + b with W [S, in, out], the layout in which the forward GEMM is fastest, and b [S, 1, out]."""
+
+    w: Tensor
+    b: Tensor
+
+
+class NetBlock(NamedTuple):
+    norm: Affine  # gamma, beta [S, 1, d]
+    w1: Affine
+    w2: Affine
+
+
+class Net(NamedTuple):
+    """Views into flat buffers. In a gradient `Net` a frozen block is None."""
+
+    embed: Affine
+    blocks: tuple[NetBlock | None, ...]
+    norm: Affine | None  # None: the head reads h_L as it is, a control of the study's
+    head: Affine
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every parameter tensor, in construction order."""
+        parts = [
+            self.embed,
+            *(affine for block in self.blocks if block for affine in block),
+            self.norm,
+            self.head,
+        ]
+        return (tensor for affine in parts if affine for tensor in affine)
+
+    def to(self, dtype: torch.dtype, device: str | None = None) -> "Net":
+        return self._map(lambda tensor: tensor.to(device or tensor.device, dtype))
+
+    def run(self, s: int) -> "Net":
+        """One run of a stack, its leading axis kept."""
+        return self._map(lambda tensor: tensor[s : s + 1])
+
+    def _map(self, change) -> "Net":
+        def affine(part: Affine) -> Affine:
+            return Affine(change(part.w), change(part.b))
+
+        blocks = tuple(block and NetBlock(*map(affine, block)) for block in self.blocks)
+        return Net(affine(self.embed), blocks, self.norm and affine(self.norm), affine(self.head))
 
 
 @dataclass

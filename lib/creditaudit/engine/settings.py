@@ -12,6 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+RECIPE = 1  # bump when the numerics of a run change: every older record then stops matching its spec
+
+Normalise = Literal["sample", "batch", "none"]  # of a rule's credit: each sample's to rms 1, the batch's, not at all
+
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

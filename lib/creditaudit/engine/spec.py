@@ -21,7 +21,8 @@ from pydantic import (
 )
 
 from creditaudit.engine import catalogue
-from creditaudit.engine.settings import DEFAULTS, Changes, departures, settings_of
+from creditaudit.engine.pictures import HELD_OUT, TRAIN_PICTURES
+from creditaudit.engine.settings import DEFAULTS, RECIPE, Changes, Normalise, departures, settings_of
 from creditaudit.mistakes import Mistake
 
 
@@ -32,17 +33,9 @@ def _known(method: str) -> str:
 
 
 Method = Annotated[str, AfterValidator(_known)]
-Normalise = Literal["sample", "batch", "none"]
-
-PIXELS, CLASSES = 3 * 32 * 32, 10
-TRAIN_PICTURES = {"cifar10": 50_000, "tiny": 520}  # tiny: 52 of each class
-HELD_OUT = {"cifar10": 5_000, "tiny": 100}  # the last of them, where a run is judged by validation pictures
 
 # What a run may change beside method, shape, k, penalty, normalisation, epochs and seed.
 VARIANTS = ("network", "hidden", "rms_eps", "settings", "decay", "labels", "final_norm", "validation")
-
-# Bump when the numerics of a run change: every older record then stops matching its spec.
-RECIPE = 1
 
 
 class SpecError(Mistake, ValueError):

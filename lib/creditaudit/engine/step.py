@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from creditaudit.engine import adamw, model, network
-from creditaudit.engine.credit import Rule, rule_of
+from creditaudit.engine.credit import RULES, Rule
 from creditaudit.engine.credit.rule import driving
 from creditaudit.engine.network import Credit, Tape
 from creditaudit.engine.spec import RunSpec
@@ -33,6 +33,12 @@ def training_mode() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def rule_of(spec: RunSpec) -> type[Rule]:
+    """The class that trains a run, with the run's settings where these depart from the rule's."""
+    rule = RULES[spec.method]
+    return type(rule.__name__, (rule,), {"settings": spec.rule_settings}) if spec.settings else rule
+
+
 class Stack:
     """S runs of one method and shape, trained in step."""
 
@@ -41,13 +47,15 @@ class Stack:
         if any(spec.but(seed=first.seed, penalty=first.penalty) != first for spec in specs):
             raise ValueError("runs can be stacked only if they differ in nothing but seed and penalty")
         self.specs, self.spec = list(specs), first
-        self.buffers = model.allocate(len(specs), first, dtype, device)
+        self.buffers = model.allocate(
+            len(specs), first.width, first.depth, first.hidden or first.width, first.k, first.final_norm, dtype, device
+        )
         self.rule = rule_of(first)(len(specs), first.width, first.depth)
         for s, spec in enumerate(specs):
             module = initialised(spec, self.rule, s)
             model.load_module(self.net, s, module)
         self.rule = self.rule.to(dtype, device)
-        self.rule.configure(specs, first.steps)
+        self.rule.configure([spec.seed for spec in specs], first.k, first.weight_decay, first.steps)
         penalty = torch.tensor([spec.penalty for spec in specs], dtype=dtype, device=device)
         self.penalty = penalty.view(-1, 1, 1) if penalty.any() else None
         self.moments = adamw.Moments.like(self.buffers.flat)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from creditaudit import paths
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 from creditaudit.runs.yamlfile import nearest
 from creditaudit.study import params
 from creditaudit.study.params import ParameterError

@@ -24,7 +24,8 @@ from creditaudit.engine.credit import RULES, Rule
 from creditaudit.engine.spec import RunSpec
 from creditaudit.lab import rulefile
 from creditaudit.measure import rulecheck
-from creditaudit.runs.records import Store, write_atomically
+from creditaudit.runs.files import write_atomically
+from creditaudit.runs.records import Store
 from creditaudit.show import training
 from creditaudit.study import Runs, frames, metrics
 

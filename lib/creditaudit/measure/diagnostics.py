@@ -17,9 +17,8 @@ from torch.nn.functional import cosine_similarity
 from creditaudit.engine import network
 from creditaudit.engine.credit import RULES, Rule
 from creditaudit.engine.credit.rule import driving
-from creditaudit.engine.model import Net
-from creditaudit.engine.network import Credit, Tape
-from creditaudit.engine.spec import Normalise
+from creditaudit.engine.network import Credit, Net, Tape
+from creditaudit.engine.settings import Normalise
 from creditaudit.measure.rules import BATCH, RHO_EPS, RHO_RELATIVE_EPS
 
 BATCHES = 10  # the study's audit batches; ||g|| depends on the batch size

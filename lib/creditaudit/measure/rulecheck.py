@@ -13,7 +13,8 @@ from torch import Tensor
 from creditaudit.engine import catalogue, model
 from creditaudit.engine.credit import Rule
 from creditaudit.engine.network import Tape
-from creditaudit.engine.spec import PIXELS, RunSpec
+from creditaudit.engine.pictures import PIXELS
+from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack
 from creditaudit.measure.diagnostics import cosines, reference_gradients, walk
 

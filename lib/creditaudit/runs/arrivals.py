@@ -8,8 +8,9 @@ from pathlib import Path
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import records
-from creditaudit.runs.records import Record, RecordError, Store
+from creditaudit.runs import files, records
+from creditaudit.runs.files import RecordError
+from creditaudit.runs.records import Record, Store
 
 
 class NotARecord(Mistake, RuntimeError):
@@ -31,7 +32,7 @@ class Collected:
 
 def packed(record: Record) -> str:
     """A record as the text of its file, checksum included."""
-    return records.checked_text(record.to_json())
+    return files.checked_text(record.to_json())
 
 
 def accept(text: str, spec: RunSpec, store: Store) -> Record:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from creditaudit.mistakes import Mistake
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 
 _MARK = b"creditaudit checkpoint sha256 "
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from creditaudit.engine.spec import CLASSES, PIXELS, RunSpec
+from creditaudit.engine.pictures import CLASSES, PIXELS
+from creditaudit.engine.spec import RunSpec
 from creditaudit.runs.records import Record
 
 UNMEASURED_GFLOPS, UNMEASURED_FLOAT64_GFLOPS = 90.0, 25.0  # effective, one core, used until a record tells better

@@ -30,8 +30,8 @@ from tqdm import tqdm
 
 from creditaudit.mistakes import Mistake
 from creditaudit.paths import DATA, shown
+from creditaudit.runs.files import write_atomically
 from creditaudit.runs.progress import heartbeat
-from creditaudit.runs.records import write_atomically
 
 RECORD = 1 + 3 * 32 * 32  # label byte, then the picture
 MD5 = {

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from creditaudit import paths
-from creditaudit.engine.spec import RECIPE
+from creditaudit.engine.settings import RECIPE
 from creditaudit.measure import identity
 from creditaudit.runs import fetch
+from creditaudit.runs.files import locked, write_checked
 from creditaudit.runs.identity_rows import FILE, Rows, read, shape_key
-from creditaudit.runs.records import locked, write_checked
 
 
 def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str = "cifar10") -> Rows:

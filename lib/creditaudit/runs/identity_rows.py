@@ -12,8 +12,8 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from creditaudit import paths
-from creditaudit.engine.spec import RECIPE
-from creditaudit.runs.records import conforming, read_checked
+from creditaudit.engine.settings import RECIPE
+from creditaudit.runs.files import conforming, read_checked
 
 FILE = "identity.json"
 Rows = dict[int, dict[str, Any]]

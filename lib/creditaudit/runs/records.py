@@ -1,45 +1,27 @@
 """Run records: one checksummed JSON file per finished run.
 
 A record holds every number a section may ask of its run, and where that number came from. Weights are not
-kept. A file is written under a temporary name and renamed, so a record either exists whole or not at all.
+kept.
 """
 
-import hashlib
-import json
 import math
-import os
-import platform
-import shutil
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
 
 from creditaudit import paths
 from creditaudit.engine import catalogue
-from creditaudit.engine.spec import RECIPE, RunSpec, SpecError
-from creditaudit.mistakes import Mistake
+from creditaudit.engine.settings import RECIPE
+from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.runs import schema
+from creditaudit.runs.files import RecordError, read_checked, write_checked
 
 TRAJECTORIES = ("train_loss", "test_loss", "h_norm", "g_norm")  # infinite, or no number, once a run has diverged
-SCRATCH = ".scratch"
-SILENT = 3600.0  # seconds after which nobody can still be writing
-
-
-class Unwritable(Mistake, OSError):
-    """A file cannot be written: disk full, read-only, a folder in its place; the message says which and why."""
-
-
-class RecordError(Mistake, RuntimeError):
-    """A record cannot be believed; the message says which file and what to do."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +48,6 @@ class Record:
             "final": self.final,
             "provenance": self.provenance,
         }
-
-
-def checksum(body: dict[str, Any]) -> str:
-    """Over everything but the checksum itself, so an edited number is noticed."""
-    content = {name: value for name, value in body.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 class Store:
@@ -128,7 +104,7 @@ def load(path: Path, skip_other_recipes: bool = False) -> Record | None:
         raise RecordError(f"{where} is of no run that this code knows ({error}); {remedy}") from None
     if not spec.key == body.get("key") == path.stem:
         raise RecordError(f"{where} holds the run {spec.key}: it was renamed or copied over another; {remedy}")
-    if fault := schema.fault(spec, body):
+    if fault := schema.fault(body, spec.depth, spec.epochs):
         raise RecordError(f"{where} is not the record of its run ({fault}); {remedy}")
     return Record(spec, body["epochs"], body["final"], body["provenance"])
 
@@ -145,130 +121,6 @@ def _is_outdated(record: Record) -> bool:
 @cache
 def _say_once(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
-
-
-def read_checked(path: Path) -> dict[str, Any]:
-    """A JSON object that carries its own checksum; the checksum itself is left out of what is returned."""
-    where = paths.shown(path)
-    remedy = f"delete {where} to have it made again"
-    try:
-        body = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
-        claimed = body.pop("sha256", None) if isinstance(body, dict) else None
-        actual = checksum(body) if claimed else ""
-    except (ValueError, OSError, RecursionError) as error:  # no text, no JSON, no file, 1e999, a thousand brackets
-        raise RecordError(f"{where} is not valid JSON ({error}); {remedy}") from None
-    if not claimed or claimed != actual:
-        raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand; {remedy}")
-    return body
-
-
-def conforming(kind: Any, content: Any, path: Path) -> Any:
-    """What was read from a file as a value of this type, or an error that names the place in the file."""
-    try:
-        return TypeAdapter(kind).validate_python(content)
-    except ValidationError as error:
-        problem, where = error.errors()[0], paths.shown(path)
-        place = ", ".join([where, *map(str, problem["loc"])])
-        raise RecordError(f"{place}: {problem['msg'].lower()}; delete {where} to have it made again") from None
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
-
-
-def checked_text(body: dict[str, Any]) -> str:
-    return json.dumps(body | {"sha256": checksum(body)}, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def write_checked(path: Path, body: dict[str, Any]) -> None:
-    write_atomically(path, checked_text(body))
-
-
-def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
-    """The file is there whole, or as it was before; what cannot be written leaves nothing behind but a sentence."""
-    scratch = scratch_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("wb") as file:
-                for part in content:
-                    file.write(part.encode() if isinstance(part, str) else part)
-                file.flush()
-                os.fsync(file.fileno())  # its checkpoint is removed next
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> Unwritable:
-    return Unwritable(
-        f"{paths.shown(path)} cannot be written ({error.strerror or error}): mend that, and the same command goes on; "
-        "what was finished before is kept"
-    )
-
-
-def scratch_path(path: Path) -> Path:
-    """Where this process prepares a file or a folder of that name."""
-    return path.with_name(f".{path.name}.{os.getpid()}@{platform.node()}{SCRATCH}")
-
-
-@contextmanager
-def scratch_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target for what is prepared in several files; gone afterwards."""
-    folder = scratch_path(target)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep_scratch(folder: Path) -> None:
-    """Remove what killed processes had begun to write, anywhere in the folder."""
-    for path in list(folder.rglob(f".*{SCRATCH}")):
-        if _is_abandoned(path):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _is_abandoned(scratch: Path) -> bool:
-    """Its process is gone; of another machine's (on a shared disk) only that it has been silent for long is known."""
-    pid, _, machine = scratch.name.removesuffix(SCRATCH).rpartition(".")[2].partition("@")
-    with suppress(OSError):
-        if time.time() - scratch.stat().st_mtime > SILENT:
-            return True
-    if machine != platform.node() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-@contextmanager
-def locked(path: Path, busy: str = "") -> Iterator[None]:
-    """Whoever changes this file or folder holds its lock; the next one waits, and says `busy`."""
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        if busy:
-            print(busy, file=sys.stderr, flush=True)
-        lock.acquire()
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _has_gap(numbers: list) -> bool:

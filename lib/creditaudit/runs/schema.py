@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from creditaudit.engine.spec import RunSpec
-
 Number = Annotated[float, Field(allow_inf_nan=False)] | None  # None: not finite, or not measured
 Norm = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -95,24 +93,22 @@ BLOCKS = (
 NUDGES = ("0.01", "0.003")
 
 
-def fault(spec: RunSpec, body: dict[str, Any]) -> str | None:
-    """Why this cannot be what the run left behind; None where it can."""
+def fault(body: dict[str, Any], depth: int, epochs: int) -> str | None:
+    """Why this cannot be what a run of so many blocks and epochs left behind; None where it can."""
     try:
         contents = Contents.model_validate({name: body.get(name) for name in Contents.model_fields})
     except ValidationError as error:
         problem = error.errors()[0]
         return f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"
-    epochs, final = contents.epochs, contents.final
-    lists = {f"epochs.{name}": (series, spec.epochs) for name, series in epochs}
+    logged, final = contents.epochs, contents.final
+    lists = {f"epochs.{name}": (series, epochs) for name, series in logged}
     lists |= {
-        f"epochs.{name}[{i}]": (row, spec.depth + 1)
-        for name in STATES[:2]
-        for i, row in enumerate(getattr(epochs, name))
+        f"epochs.{name}[{i}]": (row, depth + 1) for name in STATES[:2] for i, row in enumerate(getattr(logged, name))
     }
-    lists |= {f"final.{name}": (getattr(final, name), spec.depth + 1) for name in STATES}
-    lists |= {f"final.{name}": (getattr(final, name), spec.depth) for name in BLOCKS}
+    lists |= {f"final.{name}": (getattr(final, name), depth + 1) for name in STATES}
+    lists |= {f"final.{name}": (getattr(final, name), depth) for name in BLOCKS}
     lists |= {
-        f"final.{name}.{size}": (getattr(final, name).get(size, []), spec.depth)
+        f"final.{name}.{size}": (getattr(final, name).get(size, []), depth)
         for name in ("nudge_in", "nudge_out")
         for size in NUDGES
     }

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from creditaudit import paths
-from creditaudit.engine.spec import RECIPE
+from creditaudit.engine.settings import RECIPE
 
 PACKAGE = Path(__file__).parents[1]
 ROOMS = ("engine", "measure", "runs")

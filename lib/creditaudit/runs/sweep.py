@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,8 +24,9 @@ from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import arrivals, cost, schedule, train
+from creditaudit.runs.files import Unwritable, locked, sweep_scratch
 from creditaudit.runs.progress import QUIET
-from creditaudit.runs.records import Record, Store, Unwritable, locked, sweep_scratch
+from creditaudit.runs.records import Record, Store
 from creditaudit.runs.turns import Turn
 from creditaudit.runs.workers import Crew, LocalCrew, WorkerKilled
 
@@ -53,10 +54,6 @@ class RecordsGone(Mistake, RuntimeError):
     """Somebody removed records of a campaign that was under way."""
 
 
-class NoExecutor(Mistake, ValueError):
-    """The executor asked for is unknown, or its packages are not installed."""
-
-
 class RunsFailed(Mistake, RuntimeError):
     """Runs failed, the others were trained; the first failure is the cause of this one."""
 
@@ -73,13 +70,13 @@ def train_all(
     store: Store,
     jobs: int | None = None,
     device: str = "cpu",
-    executor: Executor | str | None = None,
+    executor: Executor | Callable[[], Crew] | None = None,
     part: Part | None = None,
     measured: Sequence[Record] = (),
 ) -> int:
     """Train what is missing, or a part of it; returns how many runs were trained here.
 
-    The executor is any of concurrent.futures, `dask`, `dask://HOST:PORT`, or by default a process per core.
+    The executor is any of concurrent.futures, or makes a crew; by default a process per core.
     By `measured` records, and those of the store, the time that is left is estimated.
     """
     specs = schedule.shard(specs, *part) if part else specs
@@ -90,7 +87,8 @@ def train_all(
     if device != "cpu":
         return _train_stacked(store.missing(specs), store, device, measured)
     if executor is not None:
-        return _train_with(_crew(executor, jobs), store.missing(specs), store, measured)
+        crew = Crew(executor) if isinstance(executor, Executor) else executor()
+        return _train_with(crew, store.missing(specs), store, measured)
     busy = f"waiting: another process trains into {paths.shown(store.folder)} on these cores"
     with locked(cores_in(store, part), busy):
         missing = store.missing(specs)  # again: whoever was waited for may have trained them
@@ -104,20 +102,6 @@ def cores_in(store: Store, part: Part | None = None) -> Path:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     name = hashlib.sha256(f"{platform.node()} {cores} {part}".encode()).hexdigest()[:12]
     return store.folder.with_name(f"cores-{name}")
-
-
-def _crew(executor: Executor | str, jobs: int | None) -> Crew:
-    if isinstance(executor, Executor):
-        return Crew(executor)
-    name, _, address = executor.partition("://")
-    if name != "dask":
-        raise NoExecutor(f"EXECUTOR={executor}: known are dask and dask://HOST:PORT")
-    try:
-        from creditaudit.runs.cluster import DaskCrew  # late: an extra, which need not be there
-    except ImportError as error:
-        needs = "needs the packages of requirements-cluster.lock: `make cluster` installs them"
-        raise NoExecutor(f"EXECUTOR={executor} {needs}") from error
-    return DaskCrew(address, jobs)
 
 
 def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> int:

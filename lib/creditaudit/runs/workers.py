@@ -19,8 +19,9 @@ from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import arrivals, cost, fetch, train
+from creditaudit.runs.files import RecordError, Unwritable, locked
 from creditaudit.runs.provenance import provenance
-from creditaudit.runs.records import Record, RecordError, Store, Unwritable, locked
+from creditaudit.runs.records import Record, Store
 from creditaudit.runs.seal import Seal, differences, digest, seal
 from creditaudit.runs.turns import Turn
 

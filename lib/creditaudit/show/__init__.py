@@ -16,11 +16,11 @@ import pandas as pd
 import seaborn as sns
 
 from creditaudit import paths
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 from creditaudit.show import display, finding, register, style, training
 from creditaudit.show.display import text
 from creditaudit.study import Runs, frames, params
-from creditaudit.study.result import Result
+from creditaudit.study.claimspec import Result
 
 __all__ = [
     "claims",

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from creditaudit.engine.pictures import TEST_PICTURES
 from creditaudit.engine.spec import RunSpec
 from creditaudit.measure import rules
 from creditaudit.show import style
 
-TEST_PICTURES = {"cifar10": 10_000, "tiny": 260}
 TRAJECTORY_BATCH = 1024  # over which a trajectory's gradient is averaged; D2 speaks of rules.BATCH
 LIGHTS = {True: "🟢 passes", False: "🔴 fails", None: "⚪ open"}
 DPI = 120

@@ -15,7 +15,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from creditaudit import paths
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 from creditaudit.show import svg
 
 HEAVY = 250_000  # bytes of SVG above which a picture of pixels is the smaller evil

@@ -7,12 +7,10 @@ import pandas as pd
 
 from creditaudit.engine import catalogue
 from creditaudit.show import display
-from creditaudit.study.claimspec import Quantity, Statement, quantities, statements
+from creditaudit.study.claimspec import Quantity, Result, Statement, quantities, statements
 from creditaudit.study.metrics import METRICS
 from creditaudit.study.numbers import digits, fixed, power
 from creditaudit.study.report import counted, observed, published, test
-from creditaudit.study.result import Result
-from creditaudit.study.verdicts import VERDICTS
 
 COLUMNS = ["claim", "statement", "place", "published", "test", "ours", "90 % interval", "n", "verdict", "reason"]
 COLUMNS += ["runs"]
@@ -63,19 +61,6 @@ def keys(results: Sequence[Result]) -> list[dict[str, str]]:
         }
         for result, methods in zip(results, asked, strict=True)
     ]
-
-
-def counts(results: Sequence[Result]) -> pd.DataFrame:
-    """How many claims of each section and set got which verdict, and how many in all."""
-    frame = pd.DataFrame(
-        [(result.claim.section.replace("_", " "), f"`{result.claim.set}`", result.verdict) for result in results],
-        columns=["section", "set", "verdict"],
-    )
-    table = pd.crosstab([frame.section, frame.set], frame.verdict).reindex(columns=list(VERDICTS), fill_value=0)
-    table = table.reindex(list(dict.fromkeys(zip(frame.section, frame.set, strict=True))))  # in the claims' order
-    table.insert(0, "claims", table.sum(axis=1))
-    table.loc[("all", ""), :] = table.sum()
-    return table.astype(int).reset_index().rename_axis(columns=None)
 
 
 def relative(result: Result) -> tuple[float, float] | None:

@@ -16,7 +16,8 @@ from creditaudit import paths
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import compare, identity_rows
 from creditaudit.runs.compare import Comparison
-from creditaudit.runs.records import Record, Store, conforming, load, read_checked, write_checked
+from creditaudit.runs.files import conforming, read_checked, write_checked
+from creditaudit.runs.records import Record, Store, load
 from creditaudit.runs.seal import code_digest
 
 FILE, REFERENCE = "certificate.json", "reference"

@@ -3,10 +3,12 @@
 A *quantity* is a metric (`metrics.METRICS`) of a run: `{metric: h_norm, method: dfa, layer: L, penalty:
 0.01}`. The claim's set gives width, depth and epochs; k is full depth and the penalty 0 unless said. A
 *statement* puts a quantity, or the difference of two paired by seed, above or below a threshold. Effects
-and shapes are nothing but lists of statements; `statements(claim)` spells them out.
+and shapes are nothing but lists of statements; `statements(claim)` spells them out. A `Result` is what our runs say.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,11 +16,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from creditaudit import paths
-from creditaudit.engine.spec import Method, Normalise
+from creditaudit.engine.settings import Normalise
+from creditaudit.engine.spec import Method
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import yamlfile
 from creditaudit.runs.yamlfile import nearest
 from creditaudit.study.metrics import METRICS
+from creditaudit.study.verdicts import Reason, Verdict
 
 Kind = Literal["exact", "equivalence", "effect", "shape"]
 Direction = Literal["above", "below"]
@@ -213,6 +217,55 @@ def quantities(claim: Claim) -> Iterator[Quantity]:
             yield statement.minus
 
 
+@dataclass(frozen=True)
+class Result:
+    """One line of claims.json, plus what only the tables need."""
+
+    id: str
+    statement: str
+    kind: str
+    expected: Any
+    margin: float | None
+    observed: Any
+    ci: Any
+    n: int
+    verdict: Verdict
+    reason: str
+    command: str
+    claim: Claim = field(repr=False, compare=False)
+    spread: float | None = None  # std over our seeds, in the margin's units
+    because: Reason | None = None  # of an inconclusive one, what `reason` says in words
+    records: tuple[str, ...] = ()  # keys of the runs that were read; an exact claim rests on identity.json
+    commits: tuple[str, ...] = ()  # at which they were trained
+    all_seeds: "Result | None" = None  # the same claim on every seed there is, where there are more than the study's
+
+    @property
+    def elsewhere(self) -> bool:
+        """Does it ask for epochs or seeds that only another profile has?"""
+        return self.because is not None and self.because.cause == "another profile"
+
+    def to_json(self) -> dict[str, Any]:
+        names = [
+            item.name
+            for item in dataclasses.fields(self)
+            if item.name not in ("claim", "spread", "because", "all_seeds")
+        ]
+        body = self._written(names) | {"cause": self.because and self.because.cause}
+        if self.all_seeds:
+            body["all_seeds"] = self.all_seeds._written(["observed", "ci", "n", "verdict", "reason", "records"])
+        return body
+
+    def _written(self, names: list[str]) -> dict[str, Any]:
+        return {name: _rounded(getattr(self, name)) for name in names}
+
+
+def _rounded(value: Any) -> Any:
+    """Six significant digits: the same bytes for the same records, on any machine."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def load_claims(path: Path | None = None) -> list[Claim]:
     """Every claim of claims.yaml, in its order, or an error that names the first wrong one."""
     path = path or paths.PARAMS / "claims.yaml"
@@ -270,13 +323,13 @@ def _claim(setting: dict[str, Any], sets: Iterable[str], place: str, entry: dict
     if place not in sets:
         raise ClaimsError(f"claim {name}: {place!r} is not among the sets{nearest(place, sets)}")
     section, set_name = place.split("/")
-    for field in ("section", "set", "setting"):
-        if field in entry:
-            raise ClaimsError(f"claim {name}: {field} follows from the place where it stands, {place}")
+    for implied in ("section", "set", "setting"):
+        if implied in entry:
+            raise ClaimsError(f"claim {name}: {implied} follows from the place where it stands, {place}")
     try:
         return Claim(**(entry | {"section": section, "set": set_name, "setting": setting}))
     except ValidationError as error:
-        fields = [field for field in Claim.model_fields if field not in ("section", "set", "setting")]
+        fields = [each for each in Claim.model_fields if each not in ("section", "set", "setting")]
         parts = {"quantity": Quantity, "minus": Quantity, "all": Statement, "setting": Setting}
         raise ClaimsError(f"claim {name}: {_reason(error, fields, parts)}") from None
     except (TypeError, ArithmeticError) as error:  # a margin of 1.0e+5 decades, say

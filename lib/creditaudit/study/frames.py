@@ -29,6 +29,7 @@ from creditaudit.study import metrics, params, sections
 from creditaudit.study.sample import Sample
 
 COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
+VARIED = {*COLUMNS, "normalise", *VARIANTS}  # in the study, its controls and our own sections
 NAMED = 6  # missing runs, or commits, that are listed one by one
 Source = str | tuple[str, Any]
 trainer: Callable[[Sequence[RunSpec]], None] | None = None  # trains runs; this room itself starts no training
@@ -65,12 +66,14 @@ class Runs:
         metric, layer = SHORT.get(metric, (metric, layer))
         how = metrics.METRICS[metric]
         values: dict[int, float | None] = {}
-        for record in self._where(fields):
+        found = self.matching(**fields)
+        for record in found:
             if record.spec.seed in values:
-                varied = {name for name in COLUMNS if len({getattr(r.spec, name) for r in self._where(fields)}) > 1}
+                varied = {name for name in COLUMNS if len({getattr(r.spec, name) for r in found}) > 1}
                 raise ValueError(f"{metric}: several runs a seed; say which {' or '.join(sorted(varied - {'seed'}))}")
             where = record.spec.depth if layer == "L" else layer
-            values[record.spec.seed] = metrics.read(metric, record, where)
+            value = metrics.read(metric, record, where)
+            values[record.spec.seed] = value[where] if isinstance(value, list) else value
         return Sample(values, how.log, how.places, name=how.short, points=metric == "test_accuracy")
 
     def gain(self, method: str, k: int | None = None, **fields: Any) -> Sample:
@@ -87,18 +90,31 @@ class Runs:
             "D3": self.gain(method, **fields).above(100 * rules.D3_GAIN),
         }
 
-    def _where(self, fields: dict[str, Any]) -> list[Record]:
-        def matches(spec: RunSpec) -> bool:
-            if fields.get("method", spec.method) != spec.method:
-                return False
-            usual = {name: RunSpec.model_fields[name].default for name in VARIANTS}
-            wanted = {"k": spec.depth, "penalty": 0.0} | usual | fields
-            wanted["normalisation"] = wanted.pop("normalise", None) or own_normalisation(spec.method)
-            wanted["settings"] = departures(spec.method, wanted["settings"])
-            wanted["hidden"] = None if wanted["hidden"] == spec.width else wanted["hidden"]
-            return all(getattr(spec, name) == value for name, value in wanted.items())
+    def matching(self, **fields: Any) -> list[Record]:
+        """The records behind `of`: what is not said is as there."""
 
-        return [record for record in self.records if matches(record.spec)]
+        usual = {name: RunSpec.model_fields[name].default for name in VARIANTS}
+        plain = {"penalty": 0.0} | usual | fields
+        normalise, k, hidden, settings = (plain.pop(name, None) for name in ("normalise", "k", "hidden", "settings"))
+
+        def matches(spec: RunSpec) -> bool:
+            if any(getattr(spec, name) != value for name, value in plain.items()):
+                return False
+            inner, how = None if hidden == spec.width else hidden, normalise or own_normalisation(spec.method)
+            named = spec.k == (spec.depth if k is None else k) and spec.hidden == inner and spec.normalisation == how
+            return named and spec.settings == departures(spec.method, settings)
+
+        methods = [fields["method"]] if "method" in fields else list(self._by_run)
+        there = [pair for method in methods for pair in self._by_run.get(method, {}).items()]
+        return [record for spec, records in there if matches(spec) for record in records]
+
+    @cached_property
+    def _by_run(self) -> dict[str, dict[RunSpec, list[Record]]]:
+        """The records by method and by what is the same for all seeds."""
+        found: dict[str, dict[RunSpec, list[Record]]] = {}
+        for record in self.records:
+            found.setdefault(record.spec.method, {}).setdefault(record.spec.but(seed=0), []).append(record)
+        return found
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -357,6 +373,13 @@ def everything(profile: str) -> Runs:
     specs = list(dict.fromkeys(spec for runs in parts for spec in runs.specs))
     records = list({record.spec: record for runs in parts for record in runs.records}.values())
     return Runs(specs, records, profile)
+
+
+def comparable(profile: str, records: Iterable[Record] | None = None) -> Runs:
+    """Every record of a profile, or those given, that differs from the defaults only in what the study varies."""
+    found = Store(paths.profile_dir(profile)).all() if records is None else records
+    usable = [record for record in found if set(record.spec.departures()) <= VARIED]
+    return Runs([record.spec for record in usable], usable, profile)
 
 
 def spent(records: Iterable[Record]) -> pd.DataFrame:

@@ -187,8 +187,13 @@ def profile_entry(profile: str) -> dict[str, Any]:
     profiles = _mapping(path)
     if profile not in profiles:
         raise ParameterError(f"{paths.shown(path)}: no profile {profile!r}{nearest(profile, profiles)}")
+    sets_of = {section: sets(section) for section in sections()}
+    places = {
+        place for section, names in sets_of.items() for place in (section, *(f"{section}/{name}" for name in names))
+    }
+    known = places | {name for section in sets_of for name in defaults(section)}
     for name, entry in profiles.items():
-        _check_profile_entry(paths.file_name(name, f"{paths.shown(path)}: profile"), entry, path)
+        _check_profile_entry(paths.file_name(name, f"{paths.shown(path)}: profile"), entry, path, places, known)
     return profiles[profile] or {}
 
 
@@ -214,9 +219,7 @@ def _profile_overrides(section: str, set_name: str, profile: str) -> dict[str, A
     return common | (entry.get(section) or {}) | (entry.get(f"{section}/{set_name}") or {})
 
 
-def _check_profile_entry(profile: str, entry: Any, path: Path) -> None:
-    places = {place for section in sections() for place in (section, *(f"{section}/{name}" for name in sets(section)))}
-    names = places | {name for section in sections() for name in defaults(section)}
+def _check_profile_entry(profile: str, entry: Any, path: Path, places: set[str], names: set[str]) -> None:
     entry = yamlfile.mapping(entry, f"{paths.shown(path)}: {profile}")
     for name, value in _without_identity(entry, path).items():
         if name not in names:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import pandas as pd
+
 from creditaudit.engine import catalogue
-from creditaudit.study.claimspec import Claim, Quantity, Statement, statements
+from creditaudit.study.claimspec import Claim, Quantity, Result, Statement, statements
 from creditaudit.study.metrics import METRICS
 from creditaudit.study.numbers import UNBROKEN, digits, factor, fixed
-from creditaudit.study.result import Result
 from creditaudit.study.verdicts import VERDICTS
 
 WIDTH = 100
@@ -62,6 +63,19 @@ def counted(results: Iterable[Result]) -> str:
     """3 reproduced, 1 contradicted, 2 inconclusive."""
     counts = Counter(result.verdict for result in results)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+
+
+def counts(results: Iterable[Result]) -> pd.DataFrame:
+    """How many claims of each section and set got which verdict, and how many in all."""
+    frame = pd.DataFrame(
+        [(result.claim.section.replace("_", " "), f"`{result.claim.set}`", result.verdict) for result in results],
+        columns=["section", "set", "verdict"],
+    )
+    table = pd.crosstab([frame.section, frame.set], frame.verdict).reindex(columns=list(VERDICTS), fill_value=0)
+    table = table.reindex(list(dict.fromkeys(zip(frame.section, frame.set, strict=True))))  # in the claims' order
+    table.insert(0, "claims", table.sum(axis=1))
+    table.loc[("all", ""), :] = table.sum()
+    return table.astype(int).reset_index().rename_axis(columns=None)
 
 
 def print_table(results: Iterable[Result]) -> None:

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from creditaudit import paths
-from creditaudit.engine.spec import RECIPE
+from creditaudit.engine.settings import RECIPE
 from creditaudit.runs.compare import Comparison, Outcome
-from creditaudit.runs.records import Record, conforming, locked, read_checked, write_checked
+from creditaudit.runs.files import conforming, locked, read_checked, write_checked
+from creditaudit.runs.records import Record
 
 FILE = "verified.json"
 

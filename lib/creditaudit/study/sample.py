@@ -6,7 +6,7 @@ stated as a geometric mean with a factor. Two samples are always compared seed b
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -56,12 +56,16 @@ class Sample:
     @property
     def mean(self) -> float | None:
         """In natural units; of a norm the geometric mean."""
-        return self._natural(float(np.mean(self._compared()))) if self.defined else None
+        return self._natural(float(np.mean(self.compared))) if self.defined else None
 
     @property
     def std(self) -> float | None:
         """Over seeds; of a norm the std of its log10."""
-        return verdicts.of_sample(self._compared()).spread if self.defined and self.n > 1 else None
+        return verdicts.of_sample(self.compared).spread if self.defined and self.n > 1 else None
+
+    def only(self, seeds: Collection[int]) -> "Sample":
+        """Of these seeds alone."""
+        return replace(self, values={seed: value for seed, value in self.values.items() if seed in seeds})
 
     def interval(self) -> tuple[float, float] | None:
         """The 1 - 2 alpha interval of the mean, in natural units."""
@@ -140,7 +144,9 @@ class Sample:
     def _called(self) -> str:
         return self.name or "a sample"
 
-    def _compared(self) -> list[float]:
+    @property
+    def compared(self) -> list[float]:
+        """The numbers as they are compared: of a norm the log10."""
         return [math.log10(value) if self.log else value for value in self.values.values()]
 
     def _natural(self, value: float) -> float:
@@ -171,4 +177,4 @@ class Sample:
         if not self.defined or (self.n < 2 and noise is None):
             return None
         few = noise is not None and self.n <= FEW
-        return verdicts.of_few(self._compared(), noise) if few else verdicts.of_sample(self._compared())
+        return verdicts.of_few(self.compared, noise) if few else verdicts.of_sample(self.compared)

@@ -9,7 +9,7 @@ import yaml
 
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
-from creditaudit.runs.records import write_atomically
+from creditaudit.runs.files import write_atomically
 from creditaudit.study import params, sections
 from creditaudit.study.params import ParameterError
 

@@ -13,9 +13,9 @@ from creditaudit.engine import catalogue
 from creditaudit.engine.credit.readout import onehot
 from creditaudit.engine.credit.rule import Rule
 from creditaudit.engine.network import Credit, output_gradient
-from creditaudit.engine.spec import CLASSES, RunSpec
+from creditaudit.engine.pictures import CLASSES
 
-__all__ = ["CLASSES", "RULES", "Credit", "Rule", "onehot", "output_gradient", "rule_of"]
+__all__ = ["CLASSES", "RULES", "Credit", "Rule", "onehot", "output_gradient"]
 
 
 class _Rules(Mapping[str, type[Rule]]):
@@ -51,9 +51,3 @@ def _imported(entry: catalogue.Entry, code: str | None) -> ModuleType:
 
 
 RULES = _Rules()
-
-
-def rule_of(spec: RunSpec) -> type[Rule]:
-    """The class that trains a run, with the run's settings where these depart from the rule's."""
-    rule = RULES[spec.method]
-    return type(rule.__name__, (rule,), {"settings": spec.rule_settings}) if spec.settings else rule

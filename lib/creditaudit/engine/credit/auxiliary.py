@@ -12,8 +12,8 @@ from torch import Tensor
 
 from creditaudit.engine import adamw, network
 from creditaudit.engine.credit.rule import Rule
-from creditaudit.engine.model import Affine, padded
-from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.model import padded
+from creditaudit.engine.network import Affine
 
 _gelu = torch.ops.aten.gelu.out
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
@@ -74,9 +74,9 @@ class LearnedRule(Rule):
         self.credited = depth  # states that get credit
         self.traces: dict[int, Trace] = {}
 
-    def configure(self, specs: Sequence[RunSpec], steps: int) -> None:
-        self.weight_decay = specs[0].weight_decay
-        self.credited = self.depth if specs[0].k else 1  # with frozen blocks only h_0's credit is used: the embed's
+    def configure(self, seeds: Sequence[int], k: int, weight_decay: float, steps: int) -> None:
+        self.weight_decay = weight_decay
+        self.credited = self.depth if k else 1  # with frozen blocks only h_0's credit is used: the embed's
         self.gradient = torch.zeros_like(self.weights)
 
     def draw(self, s: int) -> None:

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from creditaudit.engine import network
 from creditaudit.engine.credit.auxiliary import LearnedRule
-from creditaudit.engine.model import CLASSES
 from creditaudit.engine.network import Credit, Normalised, Tape
+from creditaudit.engine.pictures import CLASSES
 from creditaudit.engine.settings import CREDIT_BRIDGE
-from creditaudit.engine.spec import RunSpec
 
 
 class CreditBridge(LearnedRule):
@@ -48,9 +47,9 @@ class CreditBridge(LearnedRule):
         self.warm_feedback = torch.zeros(runs, depth, CLASSES, width)
         self.times, self.warm_steps = _time_embedding(depth, self.settings.waves), 0.0
 
-    def configure(self, specs: Sequence[RunSpec], steps: int) -> None:
-        super().configure(specs, steps)
-        self.seeds, self.warm_steps = [spec.seed for spec in specs], self.settings.warm_up * steps
+    def configure(self, seeds: Sequence[int], k: int, weight_decay: float, steps: int) -> None:
+        super().configure(seeds, k, weight_decay, steps)
+        self.seeds, self.warm_steps = seeds, self.settings.warm_up * steps
 
     def to(self, *place: Any, **more: Any) -> "CreditBridge":
         copy = super().to(*place, **more)

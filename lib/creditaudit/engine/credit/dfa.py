@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from creditaudit.engine.credit.rule import Rule
-from creditaudit.engine.model import CLASSES
 from creditaudit.engine.network import Credit
+from creditaudit.engine.pictures import CLASSES
 
 
 class DirectFeedback(Rule):

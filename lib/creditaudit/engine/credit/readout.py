@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from creditaudit.engine.model import Net
-from creditaudit.engine.network import Normalised, Tape
+from creditaudit.engine.network import Net, Normalised, Tape
 
 
 def onehot(tape: Tape) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from creditaudit.engine.network import Credit, Tape
-from creditaudit.engine.spec import Normalise, RunSpec
+from creditaudit.engine.settings import Normalise
 
 
 class Rule:
@@ -27,7 +27,7 @@ class Rule:
     def __init__(self, runs: int, width: int, depth: int) -> None:
         self.runs, self.width, self.depth = runs, width, depth
 
-    def configure(self, specs: Sequence[RunSpec], steps: int) -> None:
+    def configure(self, seeds: Sequence[int], k: int, weight_decay: float, steps: int) -> None:
         """Be told about the runs to be trained and their length; copies made for diagnostics are not told."""
 
     def draw(self, s: int) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from creditaudit.engine.credit import readout
 from creditaudit.engine.credit.auxiliary import LearnedRule
-from creditaudit.engine.model import CLASSES
 from creditaudit.engine.network import Credit, Tape
+from creditaudit.engine.pictures import CLASSES
 from creditaudit.engine.settings import STATE_BRIDGE
 
 

@@ -1,0 +1,170 @@
+"""Files that are there whole or not at all, that carry a checksum, and that one process changes at a time."""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from creditaudit import paths
+from creditaudit.mistakes import Mistake
+
+SCRATCH = ".scratch"
+SILENT = 3600.0  # seconds after which nobody can still be writing
+_OWN_SUM = re.compile(r'"sha256": "[0-9a-f]{64}", ')
+
+
+class Unwritable(Mistake, OSError):
+    """A file cannot be written: disk full, read-only, a folder in its place; the message says which and why."""
+
+
+class RecordError(Mistake, RuntimeError):
+    """A record cannot be believed; the message says which file and what to do."""
+
+
+def checksum(body: dict[str, Any]) -> str:
+    """Over everything but the checksum itself, so an edited number is noticed."""
+    content = {name: value for name, value in body.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _checksum_of_text(text: str) -> str:
+    """The same of a file as `checked_text` writes it, where only line breaks stand between it and what was summed."""
+    compact = re.sub(r"\n *", "", text.replace(",\n", ", \n"))
+    return hashlib.sha256(_OWN_SUM.sub("", compact, count=1).encode()).hexdigest()
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """A JSON object that carries its own checksum; the checksum itself is left out of what is returned."""
+    where = paths.shown(path)
+    remedy = f"delete {where} to have it made again"
+    try:
+        text = path.read_text("utf-8")
+        body = json.loads(text, parse_constant=_no_number)
+        claimed = body.pop("sha256", None) if isinstance(body, dict) else None
+        as_written = claimed and claimed == _checksum_of_text(text)
+        actual = claimed if as_written else checksum(body) if claimed else ""
+    except (ValueError, OSError, RecursionError) as error:  # no text, no JSON, no file, 1e999, a thousand brackets
+        raise RecordError(f"{where} is not valid JSON ({error}); {remedy}") from None
+    if not claimed or claimed != actual:
+        raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand; {remedy}")
+    return body
+
+
+def conforming(kind: Any, content: Any, path: Path) -> Any:
+    """What was read from a file as a value of this type, or an error that names the place in the file."""
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        problem, where = error.errors()[0], paths.shown(path)
+        place = ", ".join([where, *map(str, problem["loc"])])
+        raise RecordError(f"{place}: {problem['msg'].lower()}; delete {where} to have it made again") from None
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def checked_text(body: dict[str, Any]) -> str:
+    return json.dumps(body | {"sha256": checksum(body)}, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def write_checked(path: Path, body: dict[str, Any]) -> None:
+    write_atomically(path, checked_text(body))
+
+
+def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
+    """The file is there whole, or as it was before; what cannot be written leaves nothing behind but a sentence."""
+    scratch = scratch_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with scratch.open("wb") as file:
+                for part in content:
+                    file.write(part.encode() if isinstance(part, str) else part)
+                file.flush()
+                os.fsync(file.fileno())  # its checkpoint is removed next
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> Unwritable:
+    return Unwritable(
+        f"{paths.shown(path)} cannot be written ({error.strerror or error}): mend that, and the same command goes on; "
+        "what was finished before is kept"
+    )
+
+
+def scratch_path(path: Path) -> Path:
+    """Where this process prepares a file or a folder of that name."""
+    return path.with_name(f".{path.name}.{os.getpid()}@{platform.node()}{SCRATCH}")
+
+
+@contextmanager
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """A folder beside the target for what is prepared in several files; gone afterwards."""
+    folder = scratch_path(target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_scratch(folder: Path) -> None:
+    """Remove what killed processes had begun to write, anywhere in the folder."""
+    for path in list(folder.rglob(f".*{SCRATCH}")):
+        if _is_abandoned(path):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _is_abandoned(scratch: Path) -> bool:
+    """Its process is gone; of another machine's (on a shared disk) only that it has been silent for long is known."""
+    pid, _, machine = scratch.name.removesuffix(SCRATCH).rpartition(".")[2].partition("@")
+    with suppress(OSError):
+        if time.time() - scratch.stat().st_mtime > SILENT:
+            return True
+    if machine != platform.node() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def locked(path: Path, busy: str = "") -> Iterator[None]:
+    """Whoever changes this file or folder holds its lock; the next one waits, and says `busy`."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        if busy:
+            print(busy, file=sys.stderr, flush=True)
+        lock.acquire()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
