@@ -32,7 +32,7 @@ def measure(kind: str, workers: int, runs: int, folder: Path) -> tuple[float, fl
     from creditaudit.runs.workers import LocalCrew
 
     store = Store(folder / "here")
-    crew = LocalCrew(workers, store) if kind == "local" else DaskCrew(jobs=workers)
+    crew = LocalCrew(sweep.train_one, workers, store) if kind == "local" else DaskCrew(sweep.train_one, jobs=workers)
     wait([crew.submit(RunSpec(method="dfa", seed=seed, **RUNS | {"epochs": 2})) for seed in range(workers)])
     specs = [RunSpec(method="dfa", seed=seed, **RUNS) for seed in range(runs)]
     begun = time.perf_counter()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from benchmarks.loopback import PATIENCE, Cluster, until
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
-from creditaudit.runs import arrivals, schedule, seal, sweep, train, workers
+from creditaudit.runs import arrivals, schedule, seal, sweep, train
 from creditaudit.runs.files import read_checked, write_checked
 from creditaudit.runs.records import Store
 from creditaudit.runs.turns import Turn
@@ -54,24 +55,24 @@ def test_any_executor_trains_and_needs_no_disk_of_the_campaign(tmp_path, apart):
 
 def test_a_record_that_did_not_arrive_is_sent_again_not_trained_again(tmp_path, apart, monkeypatch):
     spec = RunSpec(method="dfa", **SHORT)
-    first = workers.train_one(spec.model_dump(), seal.seal(), None)
+    first = sweep.train_one(spec.model_dump(), seal.seal(), None)
     monkeypatch.setattr(train, "run_stack", lambda *_: pytest.fail("trained again"))
-    assert workers.train_one(spec.model_dump(), seal.seal(), None) == first
+    assert sweep.train_one(spec.model_dump(), seal.seal(), None) == first
 
 
 def test_a_damaged_record_of_a_worker_is_made_again(apart):
     spec = RunSpec(method="dfa", **SHORT)
-    first = json.loads(workers.train_one(spec.model_dump(), seal.seal(), None))
+    first = json.loads(sweep.train_one(spec.model_dump(), seal.seal(), None))
     (kept,) = apart.glob("worker/*/runs/*.json")
     kept.write_bytes(kept.read_bytes()[:100])
-    assert json.loads(workers.train_one(spec.model_dump(), seal.seal(), None))["final"] == first["final"]
+    assert json.loads(sweep.train_one(spec.model_dump(), seal.seal(), None))["final"] == first["final"]
 
 
 @pytest.mark.parametrize("part", sorted(seal.seal()))
 def test_a_worker_that_differs_trains_nothing(part, apart):
     expected = seal.seal() | {part: "other"}
-    with pytest.raises(workers.WorkerDiffers, match=re.escape(part)):
-        workers.train_one(RunSpec(method="dfa", **SHORT).model_dump(), expected, None)
+    with pytest.raises(sweep.WorkerDiffers, match=re.escape(part)):
+        sweep.train_one(RunSpec(method="dfa", **SHORT).model_dump(), expected, None)
     assert not apart.exists()
 
 
@@ -91,7 +92,7 @@ def test_the_code_that_computes_is_sealed_and_pages_are_not(tmp_path, monkeypatc
 )
 def test_what_arrives_damaged_is_not_kept(tmp_path, apart, damage):
     spec, store = RunSpec(method="dfa", **SHORT), Store(tmp_path)
-    text = workers.train_one(spec.model_dump(), seal.seal(), None)
+    text = sweep.train_one(spec.model_dump(), seal.seal(), None)
     with pytest.raises(arrivals.NotARecord):
         arrivals.accept(damage(text), spec, store)
     with pytest.raises(arrivals.NotARecord):
@@ -169,9 +170,10 @@ import time
 from pathlib import Path
 from creditaudit.engine.spec import RunSpec
 from creditaudit.runs.records import Store
+from creditaudit.runs import sweep
 from creditaudit.runs.workers import LocalCrew
 if __name__ == "__main__":
-    crew = LocalCrew(2, Store(Path({str(tmp_path)!r})))
+    crew = LocalCrew(sweep.train_one, 2, Store(Path({str(tmp_path)!r})))
     short = crew.submit(RunSpec(method="dfa", **{SHORT}))
     crew.submit(RunSpec(method="bp", **{LONG | {"epochs": 1000}}))
     short.result()
@@ -269,7 +271,7 @@ def cluster(tmp_path, monkeypatch):
 def dask(address: str):
     from creditaudit.runs.cluster import DaskCrew
 
-    return DaskCrew(address)
+    return partial(DaskCrew, address=address)
 
 
 class Campaign(threading.Thread):
@@ -278,7 +280,7 @@ class Campaign(threading.Thread):
     def __init__(self, specs, store, cluster):
         super().__init__(daemon=True)
         self.arguments, self.trained, self.error = (
-            (specs, store, None, "cpu", lambda: dask(cluster.address)),
+            (specs, store, None, "cpu", dask(cluster.address)),
             None,
             None,
         )
@@ -313,7 +315,7 @@ def test_a_killed_worker_loses_nothing_and_a_stranger_gets_no_work(tmp_path, clu
     assert "is refused, it differs in requirements.lock" in capsys.readouterr().err
     train.run(specs[0], alone := Store(tmp_path / "alone"))
     assert numbers(store, specs[0]) == numbers(alone, specs[0])
-    assert sweep.train_all(specs, store, executor=lambda: dask(cluster.address)) == 0
+    assert sweep.train_all(specs, store, executor=dask(cluster.address)) == 0
 
 
 def test_epochs_reach_the_one_bar(tmp_path, cluster, monkeypatch):
@@ -352,7 +354,7 @@ def test_strangers_only_or_nobody_is_said_before_anything_waits(tmp_path, cluste
         Campaign([spec], store, cluster).result()
     monkeypatch.setattr(module, "CONNECTING", 0.5)
     with pytest.raises(module.NoCluster, match="no Dask scheduler answers"):
-        sweep.train_all([spec], store, executor=lambda: dask("127.0.0.1:9"))
+        sweep.train_all([spec], store, executor=dask("127.0.0.1:9"))
 
 
 def test_workers_stop_when_their_campaign_does(tmp_path, cluster):
@@ -361,7 +363,7 @@ def test_workers_stop_when_their_campaign_does(tmp_path, cluster):
 
     worker = cluster.worker("one")
     endless = RunSpec(method="dfa", **SHORT | {"epochs": 1000})
-    crew = module.DaskCrew(cluster.address)
+    crew = module.DaskCrew(sweep.train_one, cluster.address)
     crew.submit(endless)
     turns = cluster.folder / "one"
     until(lambda: list(turns.glob("outputs/worker/*/.turns/*")), "the run")

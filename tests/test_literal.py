@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from creditaudit.engine import architectures, literal
+from creditaudit.engine import literal
 from creditaudit.engine.literal import Literal
 from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.engine.step import Stack, initialised
@@ -53,7 +53,7 @@ def test_frozen_blocks_stay_and_the_others_move(network, k):
 def test_bp_takes_the_exact_gradient_and_local_rules_do_not(network):
     """The local loss of a block, driven by the exact credit without rms, has BP's gradient."""
     spec = RunSpec(method="bp", network=network, **TINY)
-    net, (x, y) = architectures.build(spec).double(), batch(1)
+    net, (x, y) = literal.built(spec).double(), batch(1)
     h = [state.detach() for state in literal.states(net, x)]
     credit, first = literal.credits(spec, net, None, h, y)
     literal.losses(spec, net, None, x, y).backward()

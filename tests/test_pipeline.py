@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from creditaudit import paths
-from creditaudit.runs import records
+from creditaudit.runs import files
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -119,7 +119,7 @@ def test_a_changed_number_is_refused_and_a_forged_one_shows(project, first):
     refused = creditaudit(project, "notebooks", "--profile", "smoke", "--section", "depth_ladder")
     assert refused.returncode == 1
     assert "checksum" in refused.stderr and path.stem in refused.stderr
-    path.write_text(json.dumps(body | {"sha256": records.checksum(body)}))
+    path.write_text(json.dumps(body | {"sha256": files.checksum(body)}))
     forged = creditaudit(project, "notebooks", "--profile", "smoke", "--section", "depth_ladder", "--set", "d256_L4")
     assert forged.returncode == 0, forged.stderr
     assert "0.777" in table.read_text()

@@ -308,7 +308,7 @@ def test_a_changed_number_is_refused(tmp_path):
     store.path(spec).write_text(json.dumps(body))
     with pytest.raises(RecordError, match="checksum"):
         store.get(spec)
-    body["sha256"] = records.checksum(body)
+    body["sha256"] = files.checksum(body)
     store.path(spec).write_text(json.dumps(body))
     assert store.get(spec).final["test_accuracy"] == body["final"]["test_accuracy"]
 

@@ -4,7 +4,7 @@ Every step looks at what is there and does only what is left, so the whole can b
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -110,13 +110,13 @@ def train(
     print(f"training: {trained} runs trained, {others}")
 
 
-def _dask_crew(name: str, jobs: int | None) -> Any:
+def _dask_crew(name: str, jobs: int | None, task: Callable[..., str]) -> Any:
     try:
         from creditaudit.runs.cluster import DaskCrew  # late: an extra, which need not be there
     except ImportError as error:
         needs = "needs the packages of requirements-cluster.lock: `make cluster` installs them"
         raise NoExecutor(f"EXECUTOR={name} {needs}") from error
-    return DaskCrew(name.removeprefix("dask").removeprefix("://"), jobs)
+    return DaskCrew(task, name.removeprefix("dask").removeprefix("://"), jobs)
 
 
 def collect(folder: Path, profile: str) -> int:

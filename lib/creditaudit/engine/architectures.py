@@ -9,20 +9,18 @@ from torch import Tensor, nn
 
 from creditaudit.engine.model import W2_STD, ResMLP
 from creditaudit.engine.pictures import CLASSES
-from creditaudit.engine.spec import RunSpec
 
 PATCH = 8  # pixels; the coarsest that leaves a sequence, because a CPU trains it
 STRIDE = 4  # of the convolutional net's embed: states are 8 x 8 pixels
 
 
-def build(spec: RunSpec) -> nn.Module:
-    """The untrained network of a run, drawn from torch's global stream."""
-    hidden = spec.hidden or spec.width
-    if spec.network == "vit":
-        return ViTMini(spec.width, spec.depth, hidden)
-    if spec.network == "conv":
-        return ConvNet(spec.width, spec.depth, hidden)
-    return ResMLP(spec.width, spec.depth, spec.hidden, spec.final_norm)
+def build(network: str, width: int, depth: int, hidden: int | None = None, final_norm: bool = True) -> nn.Module:
+    """An untrained network, drawn from torch's global stream."""
+    if network == "vit":
+        return ViTMini(width, depth, hidden or width)
+    if network == "conv":
+        return ConvNet(width, depth, hidden or width)
+    return ResMLP(width, depth, hidden, final_norm)
 
 
 def _quiet(layer: nn.Linear | nn.Conv2d) -> nn.Module:

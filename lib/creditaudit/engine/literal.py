@@ -25,6 +25,11 @@ def states(net: nn.Module, x: Tensor) -> list[Tensor]:
     return h
 
 
+def built(spec: RunSpec) -> nn.Module:
+    """The untrained network of a run."""
+    return architectures.build(spec.network, spec.width, spec.depth, spec.hidden, spec.final_norm)
+
+
 def losses(spec: RunSpec, net: nn.Module, feedback: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     """BP: the task loss and its penalties. Else the sum of every part's own loss, each on detached inputs.
 
@@ -103,7 +108,7 @@ class Literal:
     def __init__(self, spec: RunSpec) -> None:
         with torch.inference_mode(False), torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.seed)
-            self.spec, self.net = spec, architectures.build(spec)
+            self.spec, self.net = spec, built(spec)
             size = states(self.net, torch.zeros(1, 3 * 32 * 32))[0].numel()
             rule = RULES[spec.method](1, size, spec.depth)
             rule.draw(0)  # after the weights, from the same stream

@@ -64,7 +64,7 @@ class Admission(WorkerPlugin):
 class DaskCrew(workers.Crew):
     """The workers of a Dask cluster that have this code, this lock and this recipe."""
 
-    def __init__(self, address: str = "", jobs: int | None = None) -> None:
+    def __init__(self, task: workers.Task, address: str = "", jobs: int | None = None) -> None:
         _silence()
         self.name, self.offer = f"dask://{address}" if address else "dask", _offer(seal())
         self.cluster = None if address else _local_cluster(jobs or cost.cores())
@@ -77,7 +77,7 @@ class DaskCrew(workers.Crew):
                 "`.venv/bin/dask scheduler` starts one"
             ) from None
         self.client.register_plugin(Admission(seal()))
-        super().__init__(self.client.get_executor(pure=False, retries=0, resources={self.offer: 1}), 1)
+        super().__init__(self.client.get_executor(pure=False, retries=0, resources={self.offer: 1}), task, 1)
         self.told: set[str] = set()
         self.idle_told, self.looked = False, 0.0
         try:

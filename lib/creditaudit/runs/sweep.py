@@ -15,7 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -23,12 +25,13 @@ from tqdm import tqdm
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import arrivals, cost, schedule, train
-from creditaudit.runs.files import Unwritable, locked, sweep_scratch
+from creditaudit.runs import arrivals, cost, fetch, schedule, train, workers
+from creditaudit.runs.files import RecordError, Unwritable, locked, sweep_scratch
 from creditaudit.runs.progress import QUIET
 from creditaudit.runs.records import Record, Store
+from creditaudit.runs.seal import Seal, differences, digest, seal
 from creditaudit.runs.turns import Turn
-from creditaudit.runs.workers import Crew, LocalCrew, WorkerKilled
+from creditaudit.runs.workers import Crew, LocalCrew, Task, WorkerKilled
 
 __all__ = ["Interrupted", "NoDevice", "RunsFailed", "WorkerKilled", "train_all"]
 
@@ -54,6 +57,10 @@ class RecordsGone(Mistake, RuntimeError):
     """Somebody removed records of a campaign that was under way."""
 
 
+class WorkerDiffers(Mistake, RuntimeError):
+    """A worker would compute other numbers than its campaign expects."""
+
+
 class RunsFailed(Mistake, RuntimeError):
     """Runs failed, the others were trained; the first failure is the cause of this one."""
 
@@ -70,13 +77,13 @@ def train_all(
     store: Store,
     jobs: int | None = None,
     device: str = "cpu",
-    executor: Executor | Callable[[], Crew] | None = None,
+    executor: Executor | Callable[[Task], Crew] | None = None,
     part: Part | None = None,
     measured: Sequence[Record] = (),
 ) -> int:
     """Train what is missing, or a part of it; returns how many runs were trained here.
 
-    The executor is any of concurrent.futures, or makes a crew; by default a process per core.
+    The executor is any of concurrent.futures, or makes a crew for the task; by default a process per core.
     By `measured` records, and those of the store, the time that is left is estimated.
     """
     specs = schedule.shard(specs, *part) if part else specs
@@ -87,14 +94,16 @@ def train_all(
     if device != "cpu":
         return _train_stacked(store.missing(specs), store, device, measured)
     if executor is not None:
-        crew = Crew(executor) if isinstance(executor, Executor) else executor()
+        crew = Crew(executor, train_one) if isinstance(executor, Executor) else executor(train_one)
         return _train_with(crew, store.missing(specs), store, measured)
     busy = f"waiting: another process trains into {paths.shown(store.folder)} on these cores"
     with locked(cores_in(store, part), busy):
         missing = store.missing(specs)  # again: whoever was waited for may have trained them
         if not missing:
             return 0
-        return _train_with(LocalCrew(min(jobs or cost.cores(), len(missing)), store), missing, store, measured)
+        return _train_with(
+            LocalCrew(train_one, min(jobs or cost.cores(), len(missing)), store), missing, store, measured
+        )
 
 
 def cores_in(store: Store, part: Part | None = None) -> Path:
@@ -318,3 +327,46 @@ class _Board:
 
     def close(self) -> None:
         self.bar.close()
+
+
+def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -> str:
+    """The task of a worker: the record of one run, as text."""
+    if off := differences(expected, seal()):
+        raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
+    spec = RunSpec(**fields)
+
+    def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
+        workers.tell(spec.key, epoch, accuracy)
+
+    try:
+        if profile_dir is not None:
+            return arrivals.packed(train.run(spec, Store(Path(profile_dir)), report))
+        return arrivals.packed(_train_apart(spec, report))
+    except Exception as error:
+        if isinstance(error, Unwritable) and profile_dir is not None:  # nor can any other record be saved
+            raise
+        raise RuntimeError(f"run {spec.key} failed: {error}") from None
+
+
+def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
+    """In a folder of the worker's own: what is finished there but did not arrive is sent again, not trained again."""
+    store = Store(paths.OUTPUTS / "worker" / digest(seal()))
+    turn = Turn(store, spec.key)
+    turn.take(wait=True)
+    try:
+        try:
+            store.get(spec)
+        except RecordError:
+            store.path(spec).unlink()
+        if spec.data == "cifar10":
+            _pictures()
+        return train.run(spec, store, report)
+    finally:
+        turn.give_back()
+
+
+@cache
+def _pictures() -> None:
+    """Fetched by one of the workers of a machine, verified by each."""
+    with locked(paths.DATA / "cifar10"):
+        fetch.cifar10()

@@ -1,7 +1,6 @@
 """Those who train: processes on this machine, or any `concurrent.futures.Executor`, which may end on other machines.
 
-A worker is told a spec and answers with a record as text. It needs no disk of the campaign's: elsewhere it keeps
-checkpoints and records in a folder of its own and fetches its own pictures. It reports epochs where it has a channel.
+A worker is handed a task: a spec goes in, a record comes back as text. It tells its epochs where it has a channel.
 """
 
 import multiprocessing
@@ -11,19 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import arrivals, cost, fetch, train
-from creditaudit.runs.files import RecordError, Unwritable, locked
+from creditaudit.runs import cost
 from creditaudit.runs.provenance import provenance
-from creditaudit.runs.records import Record, Store
-from creditaudit.runs.seal import Seal, differences, digest, seal
-from creditaudit.runs.turns import Turn
+from creditaudit.runs.records import Store
+from creditaudit.runs.seal import Seal, seal
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -34,6 +28,7 @@ ENVIRONMENT = {
 }
 LAST_WORDS = 5.0  # seconds a worker gets between SIGTERM and SIGKILL
 
+Task = Callable[[dict[str, Any], Seal, str | None], str]  # a spec's fields, the campaign's seal, its folder -> record
 Report = Callable[[str, int, float], None]  # a run's key, epochs done, test accuracy
 
 _report: Report = lambda *_: None  # noqa: E731  set in each worker that has a channel to its campaign
@@ -43,27 +38,9 @@ class WorkerKilled(Mistake, RuntimeError):
     """A worker process is gone, and with it the pool."""
 
 
-class WorkerDiffers(Mistake, RuntimeError):
-    """A worker would compute other numbers than its campaign expects."""
-
-
-def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -> str:
-    """The task of a worker: the record of one run, as text."""
-    if off := differences(expected, seal()):
-        raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
-    spec = RunSpec(**fields)
-
-    def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
-        _report(spec.key, epoch, accuracy)
-
-    try:
-        if profile_dir is not None:
-            return arrivals.packed(train.run(spec, Store(Path(profile_dir)), report))
-        return arrivals.packed(_train_apart(spec, report))
-    except Exception as error:
-        if isinstance(error, Unwritable) and profile_dir is not None:  # nor can any other record be saved
-            raise
-        raise RuntimeError(f"run {spec.key} failed: {error}") from None
+def tell(key: str, epoch: int, accuracy: float) -> None:
+    """An epoch is done, says the task."""
+    _report(key, epoch, accuracy)
 
 
 def report_through(channel: Report) -> None:
@@ -72,42 +49,18 @@ def report_through(channel: Report) -> None:
     _report = channel
 
 
-def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
-    """In a folder of the worker's own: what is finished there but did not arrive is sent again, not trained again."""
-    store = Store(paths.OUTPUTS / "worker" / digest(seal()))
-    turn = Turn(store, spec.key)
-    turn.take(wait=True)
-    try:
-        try:
-            store.get(spec)
-        except RecordError:
-            store.path(spec).unlink()
-        if spec.data == "cifar10":
-            _pictures()
-        return train.run(spec, store, report)
-    finally:
-        turn.give_back()
-
-
-@cache
-def _pictures() -> None:
-    """Fetched by one of the workers of a machine, verified by each."""
-    with locked(paths.DATA / "cifar10"):
-        fetch.cifar10()
-
-
 class Crew:
     """Any executor: how many runs it takes at a time, and how to give it one."""
 
-    def __init__(self, executor: Executor, room: int | None = None) -> None:
-        self.executor, self._room = executor, room or getattr(executor, "_max_workers", cost.cores())
+    def __init__(self, executor: Executor, task: Task, room: int | None = None) -> None:
+        self.executor, self.task, self._room = executor, task, room or getattr(executor, "_max_workers", cost.cores())
 
     def room(self) -> int:
         """Runs it can train at a time; asked again and again, because workers come and go."""
         return self._room
 
     def submit(self, spec: RunSpec) -> Future[str]:
-        return self.executor.submit(train_one, spec.model_dump(), seal(), None)
+        return self.executor.submit(self.task, spec.model_dump(), seal(), None)
 
     def trouble(self, error: BaseException) -> BaseException | None:
         """What ends the campaign, if this is not the failure of one run."""
@@ -127,16 +80,16 @@ class Crew:
 class LocalCrew(Crew):
     """One process per core, writing into the campaign's own folder."""
 
-    def __init__(self, jobs: int, store: Store) -> None:
+    def __init__(self, task: Task, jobs: int, store: Store) -> None:
         context = multiprocessing.get_context("spawn")  # never fork: torch's threads do not survive it
         os.environ |= ENVIRONMENT
         self.reports, self.folder = context.Queue(), str(store.folder.parent)
         pool = ProcessPoolExecutor(jobs, context, initializer=_start_local, initargs=(self.reports,))
-        super().__init__(pool, jobs)
+        super().__init__(pool, task, jobs)
 
     def submit(self, spec: RunSpec) -> Future[str]:
         with ctrl_c_ignored():
-            return self.executor.submit(train_one, spec.model_dump(), seal(), self.folder)
+            return self.executor.submit(self.task, spec.model_dump(), seal(), self.folder)
 
     def listen(self, report: Report) -> None:
         def pass_on() -> None:
