@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from creditaudit import paths
-from creditaudit.runs import files
+from creditaudit.runs import files, records
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
