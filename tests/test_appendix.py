@@ -117,7 +117,7 @@ def test_tags_are_obeyed(page):
 def test_what_a_chapter_waits_for_is_named_once(damaged):
     def wait(cells):
         notes = {"text/markdown": {"finding": {"state": "open", "predicates": {}}}}
-        texts = ["*3 runs are missing.*", "*3 runs are missing.*", "*1 seed does not decide.*"]
+        texts = ["*3 runs are missing.*", "*3 runs are missing.*", "*1 seed does not decide.*", "*3 runs are missing.*"]
         outputs = [nbformat.v4.new_output("display_data", {"text/markdown": text}, metadata=notes) for text in texts]
         cells[3:3] = [nbformat.v4.new_code_cell("1", outputs=[output]) for output in outputs]
 
@@ -125,7 +125,11 @@ def test_what_a_chapter_waits_for_is_named_once(damaged):
     (made,) = chapters.chapters([("sample", SETS[0])], "smoke")
     shown = [output.data["text/markdown"] for cell in made.notebook.cells for output in cell.get("outputs", [])
              if output.get("metadata", {}).get("text/markdown", {}).get("finding")]  # fmt: skip
-    assert len(shown) == 3 and (shown[0], shown[2]) == ("*3 runs are missing.*", "*1 seed does not decide.*")
+    assert len(shown) == 4 and (shown[0], shown[2], shown[3]) == (
+        "*3 runs are missing.*",
+        "*1 seed does not decide.*",
+        "",
+    )
     assert "runs" not in shown[1]
 
 

@@ -138,12 +138,17 @@ def _waits(output: NotebookNode) -> bool:
 
 
 def _say_once(notebook: NotebookNode) -> None:
-    """A chapter names the runs it waits for where it first misses them, and then points back."""
+    """A chapter names the runs it waits for where it first misses them; further on it points back, once a heading."""
     said: set[str] = set()
-    for output in (output for cell in notebook.cells for output in cell.get("outputs", []) if _waits(output)):
-        text = output.data["text/markdown"]
-        output.data["text/markdown"] = "*Open, for the same reason as above.*" if text in said else text
-        said.add(text)
+    pointed = False
+    for cell in notebook.cells:
+        pointed &= cell.cell_type == "code" or not _HEADING.search(cell.source)
+        for output in filter(_waits, cell.get("outputs", [])):
+            text = output.data["text/markdown"]
+            if text in said:
+                output.data["text/markdown"] = "" if pointed else "*Open, for the same reason as above.*"
+                pointed = True
+            said.add(text)
 
 
 def _visible(cell: NotebookNode, tags: set[str], where: str, counters: Counters, anchor: str) -> NotebookNode:

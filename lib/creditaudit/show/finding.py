@@ -134,12 +134,13 @@ def _missing(unknown: Mapping[str, ast.expr], names: dict[str, Any]) -> str:
     if n == 0:
         profile = names.get("profile")
         return f"Open: runs are missing; `make train{f' PROFILE={profile}' if profile else ''}` goes on."
+    asked = list(filter(None, (_asked(node, names) for node in unknown.values())))
     who = "the seeds at hand do" if n is None else "1 seed does" if n == 1 else f"{n} seeds do"
-    return f"Open: {who} not decide {', '.join(_asked(source, node, names) for source, node in unknown.items())}."
+    return f"Open: {who} not decide {', '.join(asked)}." if asked else "Open: the runs at hand do not decide it."
 
 
-def _asked(source: str, node: ast.expr, names: dict[str, Any]) -> str:
-    """The number and the line that it was held against; of any other predicate its source."""
+def _asked(node: ast.expr, names: dict[str, Any]) -> str | None:
+    """The number and the line that it was held against; of any other predicate, which is code, nothing."""
     match node:
         case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" as side), args=[line], keywords=[]):
             return f"whether {_evaluate(subject, names)} is {side} {_evaluate(line, names)}"
@@ -147,7 +148,7 @@ def _asked(source: str, node: ast.expr, names: dict[str, Any]) -> str:
             return (
                 f"whether {_evaluate(subject, names)} is between {_evaluate(low, names)} and {_evaluate(high, names)}"
             )
-    return f"whether `{source}` holds"
+    return None
 
 
 def _seeds(node: ast.expr, names: dict[str, Any]) -> int | None:
