@@ -11,7 +11,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.measure import identity
 from creditaudit.runs import cost, fetch, identity_check, identity_rows, sweep
 from creditaudit.runs.records import Store
-from creditaudit.study import frames, params, sections
+from creditaudit.study import frames, origin, params, sections
 from creditaudit.study.claims import STUDY_SEEDS
 from tests.factories import as_record, identity_row
 
@@ -92,8 +92,8 @@ def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
 
 def test_many_missing_runs_and_many_commits_are_counted():
     wanted = [spec for spec in rungs(["bp", "dfa"], [1, 2, 3], 2) if spec.k != 1]
-    assert frames.kinds(wanted) == "3 BP, 3 BP frozen, 3 DFA, 3 DFA frozen at $d=256$, $L=2$"
-    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(frames.NAMED + 1)]
+    assert origin.kinds(wanted) == "3 BP, 3 BP frozen, 3 DFA, 3 DFA frozen at $d=256$, $L=2$"
+    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(origin.NAMED + 1)]
     for number, record in enumerate(made):
         record.provenance["commit"] = str(number) * 40
     runs = frames.Runs([record.spec for record in made], made, "paper")

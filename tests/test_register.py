@@ -7,7 +7,7 @@ import pytest
 from creditaudit import paths, study
 from creditaudit.runs.records import Store
 from creditaudit.show import register
-from creditaudit.study import claims, frames, report
+from creditaudit.study import claims, frames, origin, report
 from tests.factories import as_record
 
 CLAIMS = {claim.id: claim for claim in claims.load_claims()}
@@ -69,5 +69,5 @@ def test_what_runs_took_is_told_apart_by_kind_of_cpu(tmp_path, monkeypatch):
         Store(tmp_path / "paper").save(replace(record, provenance=record.provenance | spent))
     everything = frames.everything("paper")
     assert len(everything.records) == 3 and len(everything.missing) == len(everything.specs) - 3
-    hours = frames.spent(everything.records).groupby("CPU")["core-hours"].sum()
+    hours = origin.spent(everything.records).groupby("CPU")["core-hours"].sum()
     assert hours.to_dict() == {"Fast CPU (AVX512)": 4.0, "Slow CPU (AVX2)": 2.0}

@@ -32,11 +32,6 @@ def judged(growth: float | None, g_last: float | None, gain: float | None = None
     return {"D1": scale_is_stable(growth), "D2": reference_is_valid(g_last), "D3": depth_is_used(gain)}
 
 
-def failures(growth: float | None, g_last: float | None, gain: float | None = None) -> list[str]:
-    """The diagnostics that fail; what was not measured is not judged."""
-    return [name for name, passes in judged(growth, g_last, gain).items() if passes is False]
-
-
 def verdict(passes: Mapping[str, bool | None]) -> str:
     """PASS, or FAIL(D1+D2) and so on, and which are open."""
     failed, passed, unknown = ("+".join(n for n, each in passes.items() if each is w) for w in (False, True, None))

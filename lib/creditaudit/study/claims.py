@@ -306,7 +306,7 @@ def _result(
         n=n,
         verdict=verdict,
         reason=", ".join(told),
-        command=f"make reproduce PROFILE=paper SECTION={claim.section} SET={claim.set}",
+        command=claim.command,
         claim=claim,
         spread=spread,
         because=because,

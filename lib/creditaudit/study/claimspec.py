@@ -154,6 +154,11 @@ class Claim(Strict):
         return f"{self.section}/{self.set}"
 
     @property
+    def command(self) -> str:
+        """Which trains its runs."""
+        return f"make reproduce PROFILE=paper SECTION={self.section} SET={self.set}"
+
+    @property
     def source(self) -> str:
         """Where a person finds it."""
         return f"params/{'claims' if self.why is None else 'predictions'}.yaml, claim {self.id}"

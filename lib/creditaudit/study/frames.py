@@ -9,8 +9,6 @@ Under the notebook runner (`CREDITAUDIT_RUNNER` is set) what is missing is only 
 `trainer` here, and the runs that have no record are trained by it, into outputs/interactive.
 """
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,12 +23,11 @@ from creditaudit.engine.spec import VARIANTS, RunSpec, own_normalisation
 from creditaudit.measure import rules
 from creditaudit.runs.records import Record, Store
 from creditaudit.runs.yamlfile import nearest
-from creditaudit.study import metrics, params, sections
+from creditaudit.study import metrics, origin, params, sections
 from creditaudit.study.sample import Sample
 
 COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
 VARIED = {*COLUMNS, "normalise", *VARIANTS}  # in the study, its controls and our own sections
-NAMED = 6  # missing runs, or commits, that are listed one by one
 Source = str | tuple[str, Any]
 trainer: Callable[[Sequence[RunSpec]], None] | None = None  # trains runs; this room itself starts no training
 SHORT = {"accuracy": ("test_accuracy", None), "h_last": ("h_norm", "L"), "g_last": ("g_norm", "L")}
@@ -134,7 +131,7 @@ class Runs:
     def missing_note(self) -> str:
         """Which runs are not there, and the command that trains them."""
         command = resume_command(self.profile, self.section, self.set_name)
-        what = f"{len(self.missing)} of {len(self.specs)} runs are missing ({kinds(self.missing)})"
+        what = f"{len(self.missing)} of {len(self.specs)} runs are missing ({origin.kinds(self.missing)})"
         return f"Open: {what}; `{command}` goes on."
 
     @property
@@ -193,7 +190,7 @@ class Runs:
             here = f"; {len(self.own)} of them were trained here, in outputs/{paths.INTERACTIVE}" if self.own else ""
             return f"All {len(self.specs)} runs, of {self._methods()}, are there{here}.{warning}"
         one_by_one = ", ".join(_short(spec) for spec in self.missing)
-        lost = one_by_one if len(self.missing) <= NAMED else kinds(self.missing)
+        lost = one_by_one if len(self.missing) <= origin.NAMED else origin.kinds(self.missing)
         there = f"{len(self.records)} of {len(self.specs)} runs, of {self._methods()}, are there; missing: {lost}."
         if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
             return f"{there}{warning}"
@@ -208,15 +205,14 @@ class Runs:
         if not self.records:
             return f"{place}: no records yet."
         seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
-        return (
-            f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at "
-            f"{_commits(self.records)} on {_machines(self.records)}; {core_hours(self.records)}.{self._diverged()}"
-        )
+        where = f"{origin.commits(self.records)} on {origin.machines(self.records)}"
+        spent = f"{origin.core_hours(self.records)}.{self._diverged()}"
+        return f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at {where}; {spent}"
 
     def _diverged(self) -> str:
         """Runs that left the finite numbers are results like any other, and named as such."""
         gone = [record.spec for record in self.records if record.diverged]
-        return f" Diverged (a loss or a norm overflowed): {kinds(gone)}." if gone else ""
+        return f" Diverged (a loss or a norm overflowed): {origin.kinds(gone)}." if gone else ""
 
 
 def load(section: str, profile: str, set_name: str, specs: Sequence[RunSpec]) -> Runs:
@@ -296,69 +292,9 @@ def _final_list(record: Record, source: Source) -> list:
     return (value if key is None else (value or {}).get(key)) or []
 
 
-def kinds(specs: Iterable[RunSpec]) -> str:
-    """2 BP frozen, 1 State Bridge at d=512, L=12: runs that are too many to be listed one by one."""
-    counts = Counter(
-        (catalogue.label(spec.method), spec.k == 0, f"$d={spec.width}$, $L={spec.depth}$") for spec in specs
-    )
-    shapes: dict[str, list[str]] = {}
-    for (name, still, shape), count in sorted(counts.items()):
-        shapes.setdefault(shape, []).append(f"{count} {name}{' frozen' * still}")
-    return "; ".join(f"{', '.join(found)} at {shape}" for shape, found in shapes.items())
-
-
 def _short(spec: RunSpec) -> str:
     penalty = f" λ={spec.penalty:g}" if spec.penalty else ""
     return f"{catalogue.label(spec.method)} k={spec.k}{penalty} seed {spec.seed}"
-
-
-def _commits(records: list[Record]) -> str:
-    """Every commit once, or how many; one dirty record marks its commit."""
-    marks: dict[str, bool] = {}
-    for maker in _makers(records):
-        mark = maker["commit"][:10]
-        marks[mark] = marks.get(mark, False) or maker.get("dirty", False)
-    if len(marks) > NAMED:
-        changed = sum(marks.values())
-        return f"{len(marks)} commits (the records name them{f'; {changed} with local changes' if changed else ''})"
-    return "commit " + ", ".join(
-        f"`{mark}`{' (with local changes)' if dirty else ''}" for mark, dirty in sorted(marks.items())
-    )
-
-
-def _machines(records: list[Record]) -> str:
-    def describe(origin: dict[str, Any]) -> str:
-        threads = f"{origin.get('threads', 1)} thread{'s' if origin.get('threads', 1) != 1 else ''}"
-        parts = [
-            origin.get("device", "cpu"),
-            cpu_name(origin.get("cpu", "")),
-            threads,
-            f"torch {origin.get('torch', '?')}",
-        ]
-        return ", ".join(filter(None, parts))
-
-    return "; ".join(sorted({describe(maker) for maker in _makers(records)}))
-
-
-def cpu_name(cpu: str) -> str:
-    """The kind of CPU without its trade marks and clock."""
-    return re.sub(r"\((R|TM)\)|@.*?(?=\(|$)", "", cpu).strip()
-
-
-def core_hours(records: Sequence[Record]) -> str:
-    """27 core-hours; of each kind of CPU apart, where there are several, since an hour is not worth the same on all."""
-    seconds: Counter[str] = Counter()
-    for record in records:
-        seconds[cpu_name(record.provenance.get("cpu", ""))] += record.provenance.get("cpu_seconds", 0.0)
-    if len(seconds) < 2:
-        return f"{seconds.total() / 3600:.3g} core-hours"
-    parts = [f"{spent / 3600:.3g} core-hours on {cpu}" for cpu, spent in seconds.most_common()]
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _makers(records: list[Record]) -> list[dict[str, Any]]:
-    """Where the runs were trained: to their end, and before an interruption."""
-    return [maker for record in records for maker in (record.provenance, *record.provenance.get("resumed_from", []))]
 
 
 def runs_of(section: str, set_name: str, profile: str) -> Runs:
@@ -380,18 +316,3 @@ def comparable(profile: str, records: Iterable[Record] | None = None) -> Runs:
     found = Store(paths.profile_dir(profile)).all() if records is None else records
     usable = [record for record in found if set(record.spec.departures()) <= VARIED]
     return Runs([record.spec for record in usable], usable, profile)
-
-
-def spent(records: Iterable[Record]) -> pd.DataFrame:
-    """One row per record: what made it, and the hours it took."""
-    rows = [
-        {
-            "key": record.spec.key,
-            "CPU": cpu_name(record.provenance.get("cpu", "")),
-            "commit": record.provenance.get("commit", "")[:10],
-            "core-hours": record.provenance.get("cpu_seconds", 0.0) / 3600,
-            "wall hours": record.provenance.get("wall_seconds", 0.0) / 3600,
-        }
-        for record in records
-    ]
-    return pd.DataFrame(rows, columns=["key", "CPU", "commit", "core-hours", "wall hours"])

@@ -55,11 +55,6 @@ def gain(record: Record, frozen: Record | None) -> float | None:
     return None if frozen is None else record.final["test_accuracy"] - frozen.final["test_accuracy"]
 
 
-def failures(record: Record) -> list[str]:
-    """Which of D1 and D2 fail at the end of a run."""
-    return rules.failures(record.final["growth"], record.final["g_norm"][-1])
-
-
 def first_failure(values: list[float | None], passes: Callable[[float | None], bool]) -> int:
     """The first epoch, counted from 1, at which a diagnostic fails; one past the last where it never does."""
     return next((epoch for epoch, value in enumerate(values, 1) if not passes(value)), len(values) + 1)
