@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from benchmarks.loopback import PATIENCE, Cluster, until
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
-from creditaudit.runs import arrivals, schedule, seal, sweep, train
+from creditaudit.runs import arrivals, board, schedule, seal, sweep, train
 from creditaudit.runs.files import read_checked, write_checked
 from creditaudit.runs.records import Store
 from creditaudit.runs.turns import Turn
@@ -320,7 +320,7 @@ def test_a_killed_worker_loses_nothing_and_a_stranger_gets_no_work(tmp_path, clu
 
 def test_epochs_reach_the_one_bar(tmp_path, cluster, monkeypatch):
     heard = []
-    monkeypatch.setattr(sweep._Board, "note", lambda self, spec, epoch, accuracy: heard.append((spec, epoch)))
+    monkeypatch.setattr(board.Board, "note", lambda self, spec, epoch, accuracy: heard.append((spec, epoch)))
     cluster.worker("one")
     spec = RunSpec(method="bp", **SHORT)
     assert Campaign([spec], Store(tmp_path / "here"), cluster).result() == 1

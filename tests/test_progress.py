@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from creditaudit.engine.spec import RunSpec
-from creditaudit.runs import cost, progress, sweep
+from creditaudit.runs import cost, progress
+from creditaudit.runs.board import Board
 from tests.factories import as_record
 
 KINDS = [  # dear and cheap ones, long and short, some with more diagnostics than training
@@ -28,17 +29,19 @@ def events(specs, jobs, pace):
     free, found = [0.0] * jobs, []
     for spec in specs:
         at, expected = heapq.heappop(free), cost.estimate(spec)
+        found.append((at, "begin", spec, 0))
         for epoch in range(1, spec.epochs + 1):
             at += expected.epoch * pace
             found.append((at, "note", spec, epoch))
         at += expected.closing * pace
         found.append((at, "finish", spec, 0))
         heapq.heappush(free, at)
+    found += [(float(second), "tick", None, 0) for second in range(0, int(max(free)), 5)]
     return sorted(found, key=lambda event: event[0])
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.sampled_from(KINDS), min_size=50, max_size=80), st.integers(1, 3), st.floats(1, 2.5))
+@given(st.lists(st.sampled_from(KINDS), min_size=50, max_size=80), st.integers(1, 3), st.floats(0.7, 8))
 def test_the_estimate_is_right_within_a_factor_of_two_after_a_minute(kinds, jobs, pace):
     specs = [spec.but(seed=seed) for seed, spec in enumerate(kinds)]
     course = events(specs, jobs, pace)
@@ -48,10 +51,15 @@ def test_the_estimate_is_right_within_a_factor_of_two_after_a_minute(kinds, jobs
     clock, errors = [0.0], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: clock[0])
-        board = sweep._Board(specs, [], jobs)
+        board = Board(specs, [], jobs)
         for when, what, spec, epoch in course:
             clock[0] = when
-            board.note(spec, epoch, 0.5) if what == "note" else board.finish(spec, 0.5)
+            if what == "begin":
+                board.begin(spec)
+            elif what == "note":
+                board.note(spec, epoch, 0.5)
+            elif what == "finish":
+                board.finish(spec, 0.5)
             if 60 < when < end - 2 * piece:  # of a piece that is not done nothing is known
                 errors.append(board.seconds_left() / (end - when))
     assert all(0.5 < error < 2 for error in errors)
@@ -61,7 +69,7 @@ def test_the_estimate_is_right_within_a_factor_of_two_after_a_minute(kinds, jobs
 def test_training_elsewhere_than_in_a_terminal_is_never_silent_for_long(monkeypatch, capsys):
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    board, spoken = sweep._Board(KINDS, [], 2), [0.0]
+    board, spoken = Board(KINDS, [], 2), [0.0]
     for second in range(1, 100):
         clock[0] = float(second)
         board.tick()

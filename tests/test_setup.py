@@ -2,12 +2,15 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from creditaudit.paths import ROOT
 
@@ -76,6 +79,7 @@ def test_no_disk(setup, tmp_path):
         ("Temporary failure in name resolution", "no network"),
         ("OSError: [Errno 28] No space left on device", "the disk filled up"),
         ("THESE PACKAGES DO NOT MATCH THE HASHES FROM", "not the one that requirements.lock"),
+        ("SSL: CERTIFICATE_VERIFY_FAILED", "SSL_CERT_FILE="),
         ("something new", "getting uv failed: something new"),
     ],
 )
@@ -85,13 +89,58 @@ def test_pip_fails(setup, tmp_path, pip_says, sentence):
     assert sentence in one_sentence(setup())
 
 
-def test_environment_yml_is_a_front_door_to_the_lock():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    *conda, pip = environment["dependencies"]
-    assert pip == {"pip": ["-r requirements.lock"]}
-    assert [d for d in conda if "=" in d] == ["python=3.12"]  # the only version it names itself
-    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert requires == ">=3.11"
+def test_a_certificate_that_only_the_system_knows(setup, tmp_path):
+    """Behind a company's proxy uv's own list of authorities is not enough."""
+    uv = 'case "$UV_SYSTEM_CERTS$*" in 1*|*--offline*) exit 0;; esac; echo invalid peer certificate >&2; exit 1'
+    good_python(tmp_path / "bin", f'echo {shlex.quote(uv)} > "${{0%python}}uv"; chmod +x "${{0%python}}uv"')
+    script(tmp_path / "bin/df", "echo header; echo /dev/x 9 9 99999999 9% /\n")
+    done = setup()
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "venv/.complete").exists()
+
+
+def test_a_long_download_says_how_far_it_is(tmp_path):
+    """From uv's lines; not a word where there is nothing to tell."""
+    function = re.search(r"^arrived\(\) \{.*?^\}", (ROOT / "tools/setup.sh").read_text(), re.M | re.S)[0]
+
+    def arrived(log: str) -> str:
+        (tmp_path / "log").write_text(log)
+        script = f"venv=/nowhere log=log; {function}; arrived 30"
+        return subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True).stdout
+
+    begun = "Resolved 3 packages\nDownloading torch (900.0MiB)\nDownloading numpy (100.0MiB)\n"
+    assert arrived("") == "" and arrived("Resolved 3 packages\n") == ""
+    assert arrived(begun) == ", 0 of 1050 MB downloaded"
+    assert arrived(begun + " Downloaded numpy\n") == ", 105 of 1050 MB downloaded, about 270 s left"
+    assert "downloaded" in (said := arrived(begun + "Prepared 3 packages in 9s\n")) and "MB" not in said
+
+
+def locked(python: str) -> dict[str, str]:
+    """Every package of the lock that this Python gets on Linux, with its version."""
+    lines = [line.rstrip(" \\") for line in LOCK.splitlines() if re.match(r"[\w.-]+==", line)]
+    needs, here = map(Requirement, lines), {"python_version": python, "python_full_version": f"{python}.0"}
+    kept = [need for need in needs if need.marker is None or need.marker.evaluate(here)]
+    return {canonicalize_name(need.name): str(need.specifier).removeprefix("==") for need in kept}
+
+
+CONDA_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib", "seaborn-base": "seaborn"}
+ONLY_FOR_SETUP = {"setuptools", "uv"}  # what tools/setup.sh makes an environment with
+
+
+def test_environment_yml_has_a_torch_for_the_cpu_and_the_releases_of_the_lock():
+    *conda, pip, last = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert pip == "pip" and last["pip"].pop() == "-e ."  # brings nothing more: what it declares is all above it
+    releases = dict(entry.split("=") for entry in conda)
+    lock, wheels = locked(releases.pop("python")), dict(entry.split("==") for entry in last["pip"])
+    releases = {CONDA_NAMES.get(name, name): release for name, release in releases.items()}
+    assert "torch" in releases and not {"torch", "torchvision"} & wheels.keys()
+    assert all(f"{lock[name]}.".startswith(f"{release}.") for name, release in releases.items())
+    wheels = {canonicalize_name(name): version for name, version in wheels.items()}
+    assert all(lock[name] == version for name, version in wheels.items())
+    wanted = {canonicalize_name(Requirement(line).name) for line in (ROOT / "requirements.in").read_text().split()}
+    assert wanted - releases.keys() - wheels.keys() == ONLY_FOR_SETUP
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {Requirement(line).name for line in declared} <= releases.keys()
 
 
 def test_lock_is_hashed_complete_and_names_no_index():

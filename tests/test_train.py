@@ -14,7 +14,7 @@ import torch
 from creditaudit.engine import spec as spec_module
 from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.measure import identity
-from creditaudit.runs import checkpoints, files, records, sweep, train, workers
+from creditaudit.runs import board, checkpoints, files, records, sweep, train, workers
 from creditaudit.runs.files import RecordError
 from creditaudit.runs.records import Store
 from creditaudit.study.frames import Runs
@@ -192,8 +192,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, monkeypat
 
 
 def test_training_stops_at_the_first_record_that_cannot_be_saved(tmp_path, monkeypatch):
-    begun, note = set(), sweep._Board.note
-    monkeypatch.setattr(sweep._Board, "note", lambda board, spec, *rest: begun.add(spec) or note(board, spec, *rest))
+    begun, note = set(), board.Board.note
+    monkeypatch.setattr(board.Board, "note", lambda self, spec, *rest: begun.add(spec) or note(self, spec, *rest))
     store, runs = Store(tmp_path), [RunSpec(method="dfa", seed=seed, **TINY) for seed in range(100)]
     store.folder.write_text("a file where the folder of records should be: root, too, cannot write there")
     with pytest.raises(files.Unwritable, match="cannot be written"):

@@ -39,8 +39,25 @@ tick() {
     local waited=0
     while sleep 8 >/dev/null 2>&1; do
         waited=$((waited + 8))
-        echo "  $1: $waited s, $(du -sm "$venv" 2>/dev/null | cut -f1) MB in $venv"
+        echo "  $1: $waited s$(arrived "$waited")"
     done
+}
+
+# How much of a download is there after so many seconds, as far as uv's own lines and its unfinished files tell.
+arrived() {
+    local cache under_way=0
+    cache=$("$venv/bin/uv" cache dir 2>/dev/null) && under_way=$(du -scm "$cache"/.tmp* 2>/dev/null | awk 'END { print $1 + 0 }')
+    awk -v waited="$1" -v under_way="$under_way" -v packing=2.2 '
+        /^Downloading / { size = $3; gsub(/[()]/, "", size); mb = size * 1.05; if (size ~ /GiB/) mb *= 1024; whole += of[$2] = mb }
+        /^ *Downloaded / { done += of[$2]; delete of[$2] }
+        /^Prepared / { prepared = 1 }
+        END {
+            if (prepared) { printf ", all downloaded; compiling"; exit }
+            if (!whole) exit
+            done += (under_way / packing < whole - done) ? under_way / packing : whole - done
+            printf ", %d of %d MB downloaded", done, whole
+            if (done) printf ", about %d s left", waited * (whole - done) / done
+        }' "$log" 2>/dev/null || true
 }
 
 # Run with nothing but signs of life; on failure say what was being done, and why it failed as far as the log tells.
@@ -57,16 +74,24 @@ try() {
         stop "the disk filled up while $what; free $needed_gb GB and run make setup again"
     elif grep -qiE "hash(es)? mismatch|do not match the hashes" "$log"; then
         stop "a downloaded package is not the one that requirements.lock names, while $what; see $log"
+    elif grep -qiE "invalid peer certificate|CERTIFICATE_VERIFY_FAILED" "$log"; then
+        stop "the package index shows a certificate that is not known here, while $what; where a company's own is needed: make setup SSL_CERT_FILE=/path/to/it.pem"
     elif grep -qiE "dns error|resolution|resolve host|connection|connect error|timed out|unreachable|No matching distribution" "$log"; then
         stop "no network (or no package index) while $what; run make setup again when there is one; see $log"
     fi
     stop "$what failed: $(grep -v '^ *$' "$log" | tail -n 1) (all of it: $log)"
 }
 
+# A lock names every package there is to install. Compiled now, once: otherwise every start of a kernel or a worker may
+# compile torch anew. Where a company's own certificate stands between here and the package index, only the system knows it.
+install() {
+    local uv=("$venv/bin/uv" pip install --python "$venv/bin/python" --compile-bytecode --no-deps --require-hashes -r "$1")
+    "${uv[@]}" || { grep -q "invalid peer certificate" "$log" && UV_SYSTEM_CERTS=1 "${uv[@]}"; }
+}
+
 extra=${2:-}
 if [[ -n $extra ]]; then
-    try "installing requirements-$extra.lock" "$venv/bin/uv" pip install --compile-bytecode --python "$venv/bin/python" \
-        --require-hashes -r "requirements-$extra.lock"
+    try "installing requirements-$extra.lock" install "requirements-$extra.lock"
     touch "$venv/.$extra"
     exit
 fi
@@ -84,8 +109,7 @@ uv_lock=$venv/uv.lock.txt # uv itself is locked too: its lines of requirements.l
 awk '/^uv==/ { on = 1 } on { print; if (!/\\$/) exit }' requirements.lock >"$uv_lock"
 try "getting uv" "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
     --no-deps --require-hashes -r "$uv_lock"
-# compiled now, once: otherwise every start of a kernel or a worker may compile torch anew
-try "installing requirements.lock" "$venv/bin/uv" pip install --compile-bytecode --python "$venv/bin/python" --require-hashes -r requirements.lock
+try "installing requirements.lock" install requirements.lock
 try "installing creditaudit" "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation --offline -e .
 "$venv/bin/python" -c 'import torch, torchvision, creditaudit' || stop "the installed torch does not import"
 touch "$venv/.complete"

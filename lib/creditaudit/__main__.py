@@ -49,13 +49,19 @@ _stop = _Stop()
 if __name__ == "__main__":
     for number in STOPS:
         signal.signal(number, _stop)
+    sys.stdout.reconfigure(line_buffering=True)  # into a file or a pipe too, a sign of life is to be seen at once
 
 from creditaudit.mistakes import Mistake  # noqa: E402
+
+
+class NoClone(Mistake, LookupError):
+    """The package was installed without what it is to run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
+        _check_place()
         if hasattr(options, "profile"):
             _check_profile(options.profile)
         status = _VERBS[options.verb](options) or 0
@@ -73,9 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         return 130
-    except Exception:
+    except Exception as error:
         if not _stop.is_recent:
-            raise
+            if not isinstance(error, ModuleNotFoundError):
+                raise
+            print(f"{error}: `make setup` installs it, and so does `pip install -e '.[reproduce]'`", file=sys.stderr)
+            return 1
         print(STOPPED, file=sys.stderr)  # torch and others turn an interrupted import into errors of their own
         return 130
 
@@ -89,6 +98,16 @@ def _leave(status: int) -> None:
         last.daemon = True
         last.start()
     sys.exit(status)
+
+
+def _check_place() -> None:
+    from creditaudit import paths
+
+    if not paths.NOTEBOOKS.is_dir():
+        raise NoClone(
+            f"{paths.ROOT} holds no notebooks to run: the verbs work in a clone of the repository (`make help` there); "
+            "installed alone, this package is for `from creditaudit import audit`"
+        )
 
 
 def _check_profile(name: str) -> None:

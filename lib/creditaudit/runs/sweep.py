@@ -8,7 +8,6 @@ import hashlib
 import os
 import platform
 import signal
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -20,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import arrivals, cost, fetch, schedule, train, workers
+from creditaudit.runs.board import Board
 from creditaudit.runs.files import RecordError, Unwritable, locked, sweep_scratch
-from creditaudit.runs.progress import QUIET
 from creditaudit.runs.records import Record, Store
 from creditaudit.runs.seal import Seal, differences, digest, seal
 from creditaudit.runs.turns import Turn
@@ -36,7 +34,6 @@ from creditaudit.runs.workers import Crew, LocalCrew, Task, WorkerKilled
 __all__ = ["Interrupted", "NoDevice", "RunsFailed", "WorkerKilled", "train_all"]
 
 MOST_SHOWN = 6  # failures told in full
-PRIOR = 10.0  # core-seconds: until that much is done, the pace of earlier records counts in the estimate
 TICK = 0.25  # seconds until a signal, or a worker that joined, is noticed
 ELSEWHERE = 1.0  # seconds between two looks at runs that others train
 Part = tuple[int, int]  # 3, 8: the third of eight
@@ -146,7 +143,7 @@ class _Campaign:
 
     def __init__(self, crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> None:
         self.crew, self.store = crew, store
-        self.board = _Board(missing, [*store.all(), *measured], max(1, crew.room()))
+        self.board = Board(missing, [*store.all(), *measured], max(1, crew.room()))
         self.waiting, self.elsewhere = list(missing), []
         self.running: dict[Future[str], tuple[RunSpec, Turn]] = {}
         self.failed: list[BaseException] = []
@@ -186,6 +183,7 @@ class _Campaign:
                 turn.give_back()
             else:
                 self.running[self.crew.submit(spec)] = spec, turn
+                self.board.begin(spec)
 
     def _look_elsewhere(self) -> None:
         """When nothing else is left: did those who had the other runs finish them, or die?"""
@@ -242,7 +240,7 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measur
             turn.take(wait=True)
             turns.callback(turn.give_back)
         missing = store.missing(missing)
-        board, stacks = _Board(missing, [*store.all(), *measured], 1), defaultdict(list)
+        board, stacks = Board(missing, [*store.all(), *measured], 1), defaultdict(list)
         for spec in missing:
             stacks[spec.but(seed=0, penalty=0.0)].append(spec)
         for alike in stacks.values():
@@ -251,82 +249,6 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measur
                     board.finish(record.spec, record.final["test_accuracy"])
         board.close()
     return len(missing)
-
-
-class _Board:
-    """What is done and what is left: a bar in a terminal, lines elsewhere; never silent for long."""
-
-    def __init__(self, specs: Sequence[RunSpec], measured: Sequence[Record], jobs: int) -> None:
-        self.estimates = {spec: cost.estimate(spec, measured) for spec in specs}
-        self.left_of = {spec: estimate.total for spec, estimate in self.estimates.items()}
-        self.total = sum(self.left_of.values())
-        self.runs, self.finished, self.done, self.jobs = len(specs), 0, 0.0, jobs
-        self.by_key, self.announced = {spec.key: spec for spec in specs}, set()
-        self.reached: dict[RunSpec, int] = {}
-        self.begun = self.said = time.monotonic()
-        layout = "{desc} {bar} {percentage:3.0f}% [{elapsed}]{postfix}"
-        self.bar = tqdm(total=self.total, desc="training", bar_format=layout, disable=not sys.stderr.isatty())
-
-    def seconds(self, spec: RunSpec) -> float:
-        return self.estimates[spec].total
-
-    def hear(self, key: str, epoch: int, accuracy: float) -> None:
-        """From a worker; another campaign's runs may be heard on the same channel."""
-        if key in self.by_key:
-            self.note(self.by_key[key], epoch, accuracy)
-
-    def announce(self, text: str) -> None:
-        """Once."""
-        if text not in self.announced:
-            self.announced.add(text)
-            self.bar.write(text, file=sys.stderr)
-
-    def note(self, spec: RunSpec, epoch: int, accuracy: float) -> None:
-        """An epoch is done."""
-        share = self.estimates[spec].epoch
-        if spec not in self.reached:  # a resumed run: what its checkpoint held is not work of this campaign
-            self.total -= share * (epoch - 1)
-            self.left_of[spec] -= share * (epoch - 1)
-            self.bar.total = self.total
-        self._add(spec, share * (epoch - self.reached.get(spec, epoch - 1)))
-        self.reached[spec] = epoch
-        self.tick(f"{spec.key[:-9]} {accuracy:.3f}")
-
-    def finish(self, spec: RunSpec, accuracy: float) -> None:
-        """Its record exists."""
-        self.finished += 1
-        self._add(spec, self.left_of[spec])
-        self._say(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self.left()}")
-
-    def tick(self, latest: str = "") -> None:
-        """A sign of life: the bar's clock, or a line where nothing was said for a while."""
-        self.bar.set_postfix_str(", ".join(filter(None, [f"{self.left()}, {self.finished}/{self.runs} runs", latest])))
-        if time.monotonic() - self.said > QUIET:
-            percent = 100 * self.done / self.total
-            self._say(f"training: {self.finished} of {self.runs} runs, {percent:.0f} %, {self.left()}")
-
-    def seconds_left(self) -> float:
-        """By the pace so far; the expected pace counts as much as `PRIOR` core-seconds of it."""
-        spent = (time.monotonic() - self.begun) * self.jobs
-        last = schedule.makespan(list(self.left_of.values()), self.jobs)  # a dear run may come last and keep one alone
-        return (spent + PRIOR) / (self.done + PRIOR) * last
-
-    def left(self) -> str:
-        seconds = self.seconds_left()
-        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
-
-    def _add(self, spec: RunSpec, work: float) -> None:
-        self.done += work
-        self.left_of[spec] = max(0.0, self.left_of[spec] - work)
-        self.bar.update(min(work, self.bar.total - self.bar.n))
-
-    def _say(self, line: str) -> None:
-        self.said = time.monotonic()
-        if self.bar.disable:
-            print(line, flush=True)
-
-    def close(self) -> None:
-        self.bar.close()
 
 
 def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -> str:
