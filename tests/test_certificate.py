@@ -169,6 +169,14 @@ def test_a_run_of_other_code_says_nothing_about_this_one(profile):
     assert issued.verdict == "incomplete" and issued.outdated == [record.spec.key]
 
 
+def test_a_reference_that_was_changed_is_refused(profile, capsys):
+    path = certification.reference(profile).path(run(method="dfa").spec)
+    path.write_text(path.read_text().replace("0.3", "0.4"))
+    assert main(["certificate"]) == 1
+    said = capsys.readouterr().err
+    assert "does not match its checksum" in said and "git checkout" in said and "delete" not in said
+
+
 def test_the_identity_check_is_part_of_it(profile):
     path = paths.profile_dir(profile) / identity_rows.FILE
     identity_check._merge(path, "d8_L2", {"42": IDENTITY | {"block_ratio": [0.1, 0.21]}})

@@ -103,7 +103,7 @@ def train(
         print(f"training: {len(missing)} runs to train, {len(specs) - len(missing)} are there already", flush=True)
         from creditaudit.runs import sweep  # late: torch takes seconds
 
-        measured = certification.reference(profile).all()
+        measured = certification.committed_records(profile)
         crew = partial(_dask_crew, executor, jobs) if executor else None
         trained = sweep.train_all(specs, store, jobs, device, crew, part, measured)
     others = f"{len(specs) - trained} were there already" + (f" (part {part[0]} of {part[1]})" if part else "")
@@ -147,7 +147,7 @@ def dry_run(profile: str, pairs: Chosen, jobs: int | None = None, part: tuple[in
     specs, there = in_training_order(profile, pairs), Store(paths.profile_dir(profile)).all()
     specs = schedule.shard(specs, *part) if part else specs
     jobs = jobs or cost.cores()
-    measured = there or certification.reference(profile).all() or Store(paths.profile_dir("paper")).all()
+    measured = there or certification.committed_records(profile) or Store(paths.profile_dir("paper")).all()
     trained, cpu = {record.spec for record in there}, cost.usual_cpu(measured)
     missing = [spec for spec in specs if spec not in trained]
     seconds = [cost.cpu_seconds(spec, measured) for spec in missing]

@@ -16,7 +16,7 @@ from creditaudit import paths
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import compare, identity_rows
 from creditaudit.runs.compare import Comparison
-from creditaudit.runs.files import conforming, read_checked, write_checked
+from creditaudit.runs.files import RecordError, conforming, read_checked, write_checked
 from creditaudit.runs.records import Record, Store, load
 from creditaudit.runs.seal import code_digest
 
@@ -121,7 +121,7 @@ _MEANING = {
 
 def issue(profile: str) -> Certificate | None:
     """Compare and write it down; None where the profile has no reference."""
-    committed = reference(profile).all()
+    committed = committed_records(profile)
     if not committed:
         return None
     store = Store(paths.profile_dir(profile))
@@ -163,6 +163,16 @@ def certificate(profile: str) -> Certificate | None:
 def reference(profile: str) -> Store:
     """The committed records that a run of this profile is compared with."""
     return Store(reference_folder(profile))
+
+
+def committed_records(profile: str) -> list[Record]:
+    """Those of the reference; one that somebody changed is not to be made again here but brought back."""
+    try:
+        return reference(profile).all()
+    except RecordError as error:
+        where = paths.shown(reference_folder(profile))
+        what = str(error).split("; delete")[0]
+        raise RecordError(f"{what}; it is a committed one: `git checkout {where}` brings it back") from None
 
 
 def reference_folder(profile: str) -> Path:
