@@ -13,7 +13,7 @@ READY := setup $(if $(EXECUTOR),cluster)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup cluster browser data reproduce train collect notebooks appendix claims certificate verify-paper test lab bench faults clean
+.PHONY: help setup cluster browser biotorch data reproduce train collect notebooks appendix claims certificate verify-paper test lab bench faults clean
 
 help:  ## show this list
 	@echo "usage: make <target> [VARIABLE=value ...]"
@@ -35,6 +35,11 @@ browser: $(VENV)/.browser  ## add what the tests in a real browser need (require
 
 $(VENV)/.browser: $(VENV)/.complete requirements-browser.lock
 	@bash tools/setup.sh $(VENV) browser
+
+biotorch: $(VENV)/.biotorch  ## add the library of feedback alignment that the audit is tested against (requirements-biotorch.lock)
+
+$(VENV)/.biotorch: $(VENV)/.complete requirements-biotorch.lock
+	@bash tools/setup.sh $(VENV) biotorch
 
 data: setup  ## fetch CIFAR-10 into data/ and verify it
 	@$(RUN) data
@@ -65,6 +70,7 @@ verify-paper: setup data  ## retrain N committed runs of the paper profile and c
 
 test: setup cluster  ## lint and test, offline (K=certificate: only the tests of that name)
 	@$(MAKE) --no-print-directory browser || echo "without it the tests in a browser are skipped"
+	@$(MAKE) --no-print-directory biotorch || echo "without it the audit is not tested against BioTorch"
 	@$(PY) -m ruff check .
 	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest $(if $(K),-k "$(K)",-n auto --dist loadfile)
 

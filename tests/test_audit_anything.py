@@ -395,7 +395,7 @@ def test_a_backward_that_fails_is_not_needed():
 @pytest.mark.parametrize("head_scale", [1.0, 1e-8])
 @pytest.mark.parametrize("mode", ["fa", "dfa", "usf", "frsf", "brsf"])
 def test_biotorch(mode, head_scale):
-    """Version 0.0.16 where it is installed; Feedback above stands for it everywhere."""
+    """As `make biotorch` installs it; Feedback above stands for it elsewhere."""
     biotorch = pytest.importorskip("biotorch.module.biomodule")
     torch.manual_seed(0)
     net = biotorch.BioModule(mlp(nn.Linear, nn.Linear), mode=mode, output_dim=10)

@@ -152,7 +152,10 @@ def test_lock_is_hashed_complete_and_names_no_index():
     assert {name.replace("_", "-") for name in wanted} <= locked
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("cluster", {"dask", "distributed"}), ("browser", {"playwright"})])
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("cluster", {"dask", "distributed"}), ("browser", {"playwright"}), ("biotorch", {"biotorch"})],
+)
 def test_the_lock_of_an_extra_is_hashed_and_agrees_with_the_lock(name, wanted):
     pinned = re.compile(r"^([\w.-]+)==([^\s;]+)(.*?)(?=^\S|\Z)", re.M | re.S)
     extra = pinned.findall((ROOT / f"requirements-{name}.lock").read_text())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the virtual environment that the Makefile uses: find a Python, create the environment, let uv install the
-# hash-locked requirements and this project; with a second word `cluster` or `browser`, what a Dask cluster or the
-# tests in a browser need (requirements-<word>.lock). No sudo.
+# hash-locked requirements and this project; with a second word `cluster`, `browser` or `biotorch`, what a Dask cluster,
+# the tests in a browser or those of the audit need (requirements-<word>.lock, which lists all of it). No sudo.
 # Every way to fail ends in one sentence.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -85,13 +85,13 @@ try() {
 # A lock names every package there is to install. Compiled now, once: otherwise every start of a kernel or a worker may
 # compile torch anew. Where a company's own certificate stands between here and the package index, only the system knows it.
 install() {
-    local uv=("$venv/bin/uv" pip install --python "$venv/bin/python" --compile-bytecode --no-deps --require-hashes -r "$1")
+    local uv=("$venv/bin/uv" pip install --python "$venv/bin/python" --compile-bytecode --no-deps --require-hashes -r "$@")
     "${uv[@]}" || { grep -q "invalid peer certificate" "$log" && UV_SYSTEM_CERTS=1 "${uv[@]}"; }
 }
 
 extra=${2:-}
 if [[ -n $extra ]]; then
-    try "installing requirements-$extra.lock" install "requirements-$extra.lock"
+    try "installing requirements-$extra.lock" install "requirements-$extra.lock" --no-build-isolation # setuptools is there
     touch "$venv/.$extra"
     exit
 fi

@@ -1,8 +1,9 @@
 """Which modules of somebody's model are its blocks, where nobody says so.
 
 The class that repeats most, seen from outside: a ResNet's BasicBlock, InvertedResidual, EncoderBlock, BertLayer.
-What lies inside such a block repeats too, and does not count. A model without a repeated class is taken for a plain
-chain of weight layers (an MLP, AlexNet, VGG); its blocks are then all of them but the first and the last.
+What lies inside such a block repeats too, and does not count; unless every one holds a list of blocks of one class, as
+a stage does. A model without a repeated class is taken for a plain chain of weight layers (an MLP, AlexNet, VGG); its
+blocks are then all of them but the first and the last.
 """
 
 from collections import defaultdict
@@ -15,17 +16,21 @@ from torch.nn.modules.conv import _ConvNd
 from creditaudit.measure.inputs import AuditError, Batch, run
 
 LISTS = (nn.ModuleList, nn.Sequential)
+INHERITED = (nn.Sequential.forward, nn.ModuleList.forward, nn.ModuleDict.forward)
 
 
-def chosen(model: nn.Module, blocks: Sequence[nn.Module | str] | None, batch: Batch | None) -> list[nn.Module]:
-    """The blocks as named, or as found; a plain chain has to be run for that."""
+def candidates(
+    model: nn.Module, blocks: Sequence[nn.Module | str] | None, batch: Batch | None
+) -> list[list[nn.Module]]:
+    """The blocks as named, or as found; of stages first what they hold. A plain chain has to be run for that."""
     if blocks is not None:
-        return _named(model, blocks)
+        return [_named(model, blocks)]
     if found := _repeated(model) or _listed(model):
-        return found
+        held = [_held(block) for block in found]
+        return [[block for blocks in held for block in blocks], found] if all(held) else [found]
     if batch is None:
         raise AuditError("no class of modules repeats in this model: name its blocks, blocks=[...], or pass x and y")
-    return _between_first_and_last(model, batch)
+    return [_between_first_and_last(model, batch)]
 
 
 def is_weight_layer(module: nn.Module) -> bool:
@@ -88,8 +93,22 @@ def _repeated(model: nn.Module) -> list[nn.Module]:
     return most[0] if most else []
 
 
+def _held(stage: nn.Module) -> list[nn.Module]:
+    """The members of the only list of blocks in it, all of one class; lists further inside do not count."""
+    lists, unseen = [], list(stage.children())
+    while unseen:
+        module = unseen.pop()
+        is_list = type(module) in LISTS and len(module) and all(list(member.children()) for member in module)
+        lists += [list(module)] if is_list else []
+        unseen += [] if is_list else list(module.children())
+    kinds = {type(member) for member in lists[0]} if len(lists) == 1 else set()
+    return lists[0] if len(kinds) == 1 else []
+
+
 def _is_container(module: nn.Module) -> bool:
-    return isinstance(module, (*LISTS, nn.ModuleDict)) and any(list(child.children()) for child in module.children())
+    """Holds composite modules and does nothing itself, as a DenseNet's block, a dictionary with a forward, does."""
+    is_list = isinstance(module, (*LISTS, nn.ModuleDict)) and type(module).forward in INHERITED
+    return is_list and any(list(child.children()) for child in module.children())
 
 
 def _listed(model: nn.Module) -> list[nn.Module]:

@@ -35,11 +35,14 @@ class Losses:
         with torch.no_grad(), Passage(path, keep=True) as own:
             logits = run(model, batch)
         own.check()
-        self.dtype, self.types = logits.dtype, own.types | {logits.dtype}
+        self.dtype = logits.dtype  # in which differences are taken
+        self.types = own.types | {logits.dtype}  # of the model
         self.finite = bool(logits.isfinite().all())
         self._convert(logits)
         with torch.no_grad(), Passage(path, keep=True) as seen:
             self.base = self._loss()
+        if seen.types & HALF:  # a fine step would be rounded away
+            self.dtype = torch.float32
         self.states, self.norms = seen.states, seen.norms
         self.lengths = [norm.where(norm > 0, 1.0) for norm in seen.norms]  # of moves
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from creditaudit.measure import inputs
-from creditaudit.measure.audit import as_it_was
-from creditaudit.measure.blocks import chosen
+from creditaudit.measure.audit import as_it_was, find_path
+from creditaudit.measure.blocks import candidates
 from creditaudit.measure.inputs import AuditError
 
 
@@ -18,12 +18,16 @@ def freeze(
     """A copy of an untrained model whose blocks stay as they are when it is trained like the model itself.
 
     Train both with the same data and seed: `audit(model, x, y, frozen_accuracy=audit(twin, x, y).accuracy)` has D3.
-    Blocks are those that `audit` finds. To find those of a model without repeated blocks (a plain chain), the model
-    has to be run: pass x and y as well, or name the blocks. Statistics of a batch norm still follow the data.
+    Blocks are those that `audit` finds, for sure where x and y are passed as well; a model without repeated blocks (a
+    plain chain) has to be run to find them. Statistics of a batch norm still follow the data.
     """
     inputs.check_model(model)
     with as_it_was(model):
-        found = chosen(model, blocks, None if x is None else next(inputs.batches(model, x, y)))
+        if x is None:
+            found = candidates(model, blocks, None)[0]
+        else:
+            path = find_path(model, blocks, next(inputs.batches(model, x, y)))
+            found = [model.get_submodule(name) for name in path.names]
     inside = {parameter for block in found for parameter in block.parameters()}
     if not inside:
         raise AuditError("the blocks have no parameters, so there is nothing to freeze: name others, blocks=[...]")

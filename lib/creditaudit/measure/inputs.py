@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from creditaudit.mistakes import Mistake
 
@@ -78,6 +79,8 @@ def _given(x: Any, y: Tensor | None) -> Iterator[Batch]:
     if isinstance(x, Mapping) or y is not None or isinstance(x, Tensor):
         yield _checked(x, y)
         return
+    if isinstance(x, Dataset):
+        raise AuditError(f"x is a {type(x).__name__}: wrap it, DataLoader(dataset, {BATCH})")
     if not isinstance(x, Iterable):
         raise AuditError(f"x is a {type(x).__name__}: audit takes tensors x and y, or a loader of (x, y) pairs")
     for item in x:
@@ -140,20 +143,26 @@ def run(model: nn.Module, batch: Batch, weights: dict[str, Tensor] | None = None
 
 
 def _logits(output: Any, y: Tensor) -> Tensor:
-    if isinstance(output, Mapping):
-        output = output.get("logits", output)
-    elif not isinstance(output, Tensor):
-        first = output[0] if isinstance(output, tuple | list) and output else output
-        output = getattr(output, "logits", first)
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    output = output if named is None else named
+    if isinstance(output, tuple | list):  # a loss may stand first
+        output = [part for part in output if isinstance(part, Tensor) and part.dim()]
+        flat = [list(part.shape) for part in output if part.dim() == 2]
+        if len(flat) > 1:
+            told = " and ".join(map(str, flat))
+            raise AuditError(f"the model returns {told}, any of which may be the logits: have it return them alone")
+        output = output[0] if output else None
     if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(y):
         seen = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise AuditError(f"the model must return logits [n, classes]; for {len(y)} pictures it returned {seen}")
     if not output.is_floating_point():
         raise AuditError(f"the model returned {output.dtype}: audit needs logits, not class numbers")
+    if output.shape[1] < 2:
+        raise AuditError("the model has one output: audit takes the cross-entropy of two or more logits")
     if y.min() < 0 or y.max() >= output.shape[1]:
         raise AuditError(f"labels run from {y.min()} to {y.max()}, but the model has {output.shape[1]} outputs")
     rows, close = output.detach().double(), max(1e-4, 4 * torch.finfo(output.dtype).eps)
-    if output.shape[1] > 1 and (rows >= 0).all() and torch.allclose(rows.sum(1), rows.new_ones(()), atol=close):
+    if (rows >= 0).all() and torch.allclose(rows.sum(1), rows.new_ones(()), atol=close):
         raise AuditError("the model's outputs are probabilities: audit needs the logits before the softmax")
     return output
 

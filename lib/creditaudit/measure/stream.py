@@ -8,7 +8,7 @@ model needs to be known. A new stage begins where the shape changes.
 A plain chain (an MLP: nothing but weight layers and what stands between them) has its states where a layer is entered.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -57,7 +57,7 @@ class Passage:
         moves: Mapping[int, Tensor] | None = None,
         hold: Mapping[int, Tensor] | None = None,
     ) -> None:
-        self.path, self.probe, self.keep, self.moves, self.hold = path, probe, keep, moves or {}, hold or {}
+        self.path, self.probe, self.keep, self.moves, self.hold = path, probe, keep, dict(moves or {}), hold or {}
         self.norms: list[Tensor | None] = [None] * len(path.places)
         self.shapes: list[torch.Size | None] = [None] * len(path.places)
         self.types: set[torch.dtype] = set()
@@ -66,6 +66,7 @@ class Passage:
         self.at = {(place.call, place.side): index for index, place in enumerate(path.places)}
         self.beside = any(place.beside for place in path.places)
         self.calls, self.entered = 0, None
+        self.entering = torch.Size()
 
     def __enter__(self) -> "Passage":
         self.hooks = []
@@ -93,7 +94,7 @@ class Passage:
         index = self.at.get((self.calls, "in"))
         key = _stream_key(arguments, named)
         state = _get(arguments, named, key)
-        self.entered = state.detach().clone() if self.beside else None
+        self.entered, self.entering = state.detach().clone() if self.beside else None, state.shape
         if index is None:
             return None
         return _replaced(arguments, named, key, self._pass(index, state, state))
@@ -101,7 +102,7 @@ class Passage:
     def _leave(self, _: nn.Module, __: tuple, output: Any) -> Any:
         entry, index = self.at.get((self.calls, "in")), self.at.get((self.calls, "out"))
         self.calls += 1
-        left, rebuild = _opened(output)
+        left, rebuild = _opened(output, self.entering)
         if entry is not None and self.path.places[entry].beside:
             left = self._moved(entry, left)
         if index is not None:
@@ -112,13 +113,15 @@ class Passage:
     def _pass(self, index: int, state: Tensor, carrier: Tensor) -> Tensor:
         """What goes on in place of the carrier: never the tensor itself, which code behind may change in place."""
         self.norms[index], self.shapes[index] = row_norms(state), state.shape[1:]
-        self.types.add(state.dtype)
+        self.types |= {state.dtype, carrier.dtype}
         if self.keep:
             self.states[index] = state.detach().clone()
         if self.probe:
             self.probes[index] = torch.zeros_like(carrier).requires_grad_()
         if index in self.hold:
-            return self.hold[index].clone()
+            self.moves[index] = self.hold[index] - state  # for a skip beside the block
+            if not self.path.places[index].beside:
+                return self.hold[index].clone()
         return self._moved(index, carrier)
 
     def _moved(self, index: int, carrier: Tensor) -> Tensor:
@@ -141,8 +144,8 @@ def observe(model: nn.Module, blocks: list[nn.Module], batch: Batch, named: bool
     seen.check_batch(len(batch))
     if "other" in seen.handed_on:
         if all(is_weight_layer(block) for block in blocks):
-            return _chain(model, blocks, batch, seen, names)
-        raise _unfollowed()
+            return _chain(blocks, seen, names)
+        raise unfollowed()
     return _stream(blocks, seen, names)
 
 
@@ -154,6 +157,8 @@ def _stream(blocks: list[nn.Module], seen: "_Observer", names: dict[nn.Module, s
     calls = [names[module] for module in seen.calls]
     usual = "added" if "added" in seen.handed_on else "passed"
     kinds = [usual if kind == "stage" else kind for kind in seen.handed_on] + [seen.last_handover()]
+    if any(kinds[call] == "added" and entered != left for call, (entered, left) in enumerate(seen.calls_shapes())):
+        raise unfollowed()  # a skip that changes the shape
     places, before, after = [Place(0, "in", kinds[0] == "added", f"into {calls[0]}")], [], []
     for call, name in enumerate(calls):
         if call and seen.handed_on[call - 1] == "stage":  # something between the blocks changes the shape
@@ -165,28 +170,15 @@ def _stream(blocks: list[nn.Module], seen: "_Observer", names: dict[nn.Module, s
     return Path(blocks, [names[block] for block in blocks], calls, places, before, after, growth)
 
 
-def _chain(
-    model: nn.Module, blocks: list[nn.Module], batch: Batch, seen: "_Observer", names: dict[nn.Module, str]
-) -> Path:
+def _chain(blocks: list[nn.Module], seen: "_Observer", names: dict[nn.Module, str]) -> Path:
     if seen.reader is None:
-        raise _unfollowed()
+        raise unfollowed()
     calls = [names[module] for module in seen.calls]
     places = [Place(call, "in", False, f"into {name}") for call, name in enumerate([*calls, names[seen.reader]])]
     modules = list(dict.fromkeys([*blocks, seen.reader]))
     states = list(range(len(calls)))
     ends = [l + 1 for l in states]
-    path = Path(modules, [names[block] for block in blocks], [*calls, names[seen.reader]], places, states, ends)
-    batch = batch.part(0, 2)
-    with torch.no_grad():
-        with Passage(path, keep=True) as base:
-            logits = run(model, batch)
-        if base.calls != len(places):
-            raise _unfollowed()
-        for l in states:  # a skip around a layer would carry the move to the loss although the next state is held
-            with Passage(path, moves={l: base.states[l] + 1}, hold={l + 1: base.states[l + 1]}):
-                if not _equal(run(model, batch), logits):
-                    raise _unfollowed()
-    return path
+    return Path(modules, [names[block] for block in blocks], [*calls, names[seen.reader]], places, states, ends)
 
 
 class _Observer:
@@ -233,6 +225,10 @@ class _Observer:
                 "(for a sequence-first model, pass blocks that see it batch-first)"
             )
 
+    def calls_shapes(self) -> Iterator[tuple[torch.Size, torch.Size]]:
+        """What entered and left, call by call."""
+        return zip(self.shapes[::2], self.shapes[1::2], strict=True)
+
     def last_handover(self) -> Handover:
         """Whether h_L is what left the last block, or that plus what had entered it."""
         told = {kind for kind in self.handed_on if kind != "stage"}
@@ -266,7 +262,7 @@ class _Observer:
         self.shapes.append(state.shape)
 
     def _leave(self, block: nn.Module, _: tuple, output: Any) -> None:
-        left = _opened(output)[0]
+        left = _opened(output, self.state.shape)[0]
         self.inside, self.left = False, left.detach().clone()
         self.shapes.append(left.shape)
         ends = self.normed is not None and self.normed[0].shape == left.shape and _equal(self.normed[1], self.left)
@@ -319,22 +315,27 @@ def _replaced(arguments: tuple, named: dict[str, Any], key: int | str, value: Te
     return arguments, named | {key: value}
 
 
-def _opened(output: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
-    """The tensor of a block's output, and the output again with another tensor in its place."""
+def _opened(output: Any, entered: torch.Size) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """The stream in a block's output (of several tensors the one shaped like what entered, else the first), and the
+    output again with another tensor in its place."""
     if isinstance(output, Tensor):
         return output, lambda tensor: tensor
-    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-        if hasattr(output, "_fields"):
-            return output[0], lambda tensor: output._replace(**{output._fields[0]: tensor})
-        return output[0], lambda tensor: type(output)((tensor, *output[1:]))
-    if isinstance(output, Mapping):
-        key = next((key for key, value in output.items() if isinstance(value, Tensor)), None)
-        if key is not None:
-            return output[key], lambda tensor: _with_entry(output, key, tensor)
-    raise AuditError(f"a block returned a {type(output).__name__}: name blocks that return a tensor, or one first")
+    parts = list(output.items() if isinstance(output, Mapping) else enumerate(output)) if _holds(output) else []
+    tensors = {key: value for key, value in parts if isinstance(value, Tensor)}
+    if not tensors:
+        raise AuditError(f"a block returned a {type(output).__name__}: name blocks that return a tensor, blocks=[...]")
+    key = next((key for key, value in tensors.items() if value.shape == entered), next(iter(tensors)))
+    return tensors[key], lambda tensor: _with_entry(output, key, tensor)
 
 
-def _with_entry(output: Any, key: str, tensor: Tensor) -> Any:
+def _holds(output: Any) -> bool:
+    return isinstance(output, tuple | Mapping)
+
+
+def _with_entry(output: Any, key: Any, tensor: Tensor) -> Any:
+    if isinstance(output, tuple):
+        parts = [*output[:key], tensor, *output[key + 1 :]]
+        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     again = copy(output)
     again[key] = tensor
     return again
@@ -363,7 +364,7 @@ def _unwatchable(error: Exception) -> AuditError:
     return AuditError(f"a module cannot be watched ({error}): audit the model before it is scripted")
 
 
-def _unfollowed() -> AuditError:
+def unfollowed() -> AuditError:
     return AuditError(
         "a block gets neither what the one before it returned, nor that added to what had entered it, so the stream "
         "cannot be followed: name blocks that return the stream, with whatever stands between them (a scaled skip, a "
