@@ -375,6 +375,15 @@ def test_numbers_of_numpy_and_torch_are_accuracies_too():
 X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
 
 
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.EmbeddingBag(99, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -388,7 +397,7 @@ X, Y = torch.randn(8, 16), torch.randint(0, 10, (8,))
         ({"frozen_accuracy": "0.3"}, "not in 0..1"),
         ({"frozen_accuracy": [0.3]}, "not in 0..1"),
         ({"blocks": []}, "empty"),
-        ({"x": X.long().abs(), "model": Residual([nn.Embedding(9, 4)], nn.Flatten())}, "tokens"),
+        ({"x": X.long().abs(), "model": Bag(), "blocks": ["embed"]}, "tokens"),
         ({"blocks": linear()}, "pass a list of modules"),
         ({"model": torch.relu}, "modules of an nn.Module"),
         ({"x": X[:, :5]}, "does not run on the given"),

@@ -69,9 +69,9 @@ def test_the_lights_are_the_rules_of_the_study():
 def test_d2_speaks_of_batches_of_128_whatever_the_trajectory_was_averaged_over():
     one = as_record(epochs=1)
     shown = curves.Curve(one.spec, "it", {"g_norm": [[1.0]]})
-    assert shown.g_last == 1024 / 128
+    assert shown.last("g_norm") == 1024 / 128
     few = curves.Curve(one.spec.but(data="tiny"), "it", {"g_norm": [[1.0]]})
-    assert few.g_last == 260 / 128
+    assert few.last("g_norm") == 260 / 128
 
 
 @pytest.mark.parametrize("epochs", [{}, {"test_accuracy": [None], "h_norm": [[1.0, None]], "g_norm": [[0.0, None]]}])

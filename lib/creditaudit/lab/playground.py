@@ -132,7 +132,7 @@ class Session:
         """One row per setting and epoch."""
         rows = [
             {"setting": curve.name, "epoch": epoch + 1, "accuracy": curve.epochs["test_accuracy"][epoch],
-             "h_last": curve.epochs["h_norm"][epoch][-1], "g_last": curve.epochs["g_norm"][epoch][-1]}
+             "h_last": curve.epochs["h_norm"][epoch][-1], "g_last": curve.trajectory("g_norm")[epoch][-1]}
             for curve in self.curves
             for epoch in range(curve.epoch)
         ]  # fmt: skip

@@ -35,16 +35,18 @@ class Curve:
     def epoch(self) -> int:
         return len(self.epochs.get("test_accuracy", ()))
 
+    def trajectory(self, name: str) -> list:
+        """One row per epoch; |g_l| as D2 means it: of a mean over fewer samples, and larger by their ratio."""
+        rows = self.epochs.get(name, [])
+        if name != "g_norm":
+            return rows
+        larger = _batch(self.spec) / rules.BATCH
+        return [[None if value is None else value * larger for value in row] for row in rows]
+
     def last(self, name: str) -> float | None:
         """The newest value, at the last layer where there are several."""
-        values = self.epochs.get(name) or [None]
+        values = self.trajectory(name) or [None]
         return values[-1][-1] if isinstance(values[-1], list) else values[-1]
-
-    @property
-    def g_last(self) -> float | None:
-        """|g_L| as D2 means it: the gradient of a mean over fewer samples is larger by their ratio."""
-        g = self.last("g_norm")
-        return None if g is None else g * _batch(self.spec) / rules.BATCH
 
     @property
     def growth(self) -> float | None:
@@ -66,7 +68,7 @@ class Curve:
             return {"D1": None, "D2": None, "D3": None}
         passed = (
             rules.scale_is_stable(self.growth),
-            rules.reference_is_valid(self.g_last),
+            rules.reference_is_valid(self.last("g_norm")),
             rules.depth_is_used(self.gain),
         )
         return dict(zip(("D1", "D2", "D3"), passed, strict=True))
@@ -107,7 +109,7 @@ def picture(curves: Sequence[Curve], committed: Sequence[Curve] = ()) -> bytes:
 
 def _draw(ax: Axes, curve: Curve, name: str, epochs: int, place: int = 0, pale: bool = False) -> tuple | None:
     """Where the last layer's line ends, to be named there."""
-    rows = np.array([_numbers(row) for row in curve.epochs.get(name, [])], dtype=float)[:epochs]
+    rows = np.array([_numbers(row) for row in curve.trajectory(name)], dtype=float)[:epochs]
     if not len(rows):
         return None
     look, x = style.look(curve.spec.method), np.arange(1, len(rows) + 1)
@@ -134,11 +136,10 @@ def _finish(ax: Axes, name: str, curves: Sequence[Curve], ends: list[tuple]) -> 
         low, high = ax.get_ylim()
         if high / low < 10:  # a decade at least, or noise looks like a trend
             ax.set_ylim((low * high) ** 0.5 / 10**0.5, (low * high) ** 0.5 * 10**0.5)
-    if name == "g_norm" and curves:
-        floor = rules.D2_FLOOR * rules.BATCH / _batch(curves[0].spec)
-        if ax.get_ylim()[0] < 10 * floor:
-            style.reference_line(ax, floor, "frozen")
-            ax.annotate("D2", (0, floor), xycoords=ax.get_yaxis_transform(), fontsize=8, color=style.MUTED, va="bottom")
+    floor = rules.D2_FLOOR
+    if name == "g_norm" and curves and ax.get_ylim()[0] < 10 * floor:
+        style.reference_line(ax, floor, "frozen")
+        ax.annotate("D2", (0, floor), xycoords=ax.get_yaxis_transform(), fontsize=8, color=style.MUTED, va="bottom")
     style.label_ends(ax, ends)
 
 
@@ -147,7 +148,7 @@ def lights(curves: Sequence[Curve], states: Sequence[str]) -> str:
     head = ["setting", "epoch", "accuracy", "$\\lVert h_L \\rVert$", "$\\lVert g_L \\rVert$", "D1", "D2", "D3", "state"]
     rows = [head, [":---", *["---:"] * 4, *[":---"] * 4]]
     for curve, state in zip(curves, states, strict=True):
-        numbers = [curve.last("test_accuracy"), curve.last("h_norm"), curve.g_last]
+        numbers = [curve.last(name) for name in ("test_accuracy", "h_norm", "g_norm")]
         shown = [
             f"{value:{how}}" if value is not None else "–"
             for value, how in zip(numbers, (".3f", ".3g", ".1e"), strict=True)
