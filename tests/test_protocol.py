@@ -3,8 +3,10 @@
 import json
 from typing import Any
 
+import nbformat
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from creditaudit import __main__, paths, pipeline, show
 from creditaudit.engine.spec import RunSpec
@@ -244,3 +246,18 @@ def test_a_closed_pipe_is_the_end_of_a_list_but_not_of_a_campaign(monkeypatch, c
     monkeypatch.setitem(__main__._VERBS, arguments[0], closed)
     assert __main__.main([*arguments, "--profile", "smoke"]) == code
     assert ("goes on" in capfd.readouterr().err) == (code != 0)
+
+
+def test_a_first_cell_that_is_changed_later_is_checked_when_it_is_run(monkeypatch):
+    said = []
+    monkeypatch.setattr(show, "text", said.append)
+    shell = InteractiveShell()
+    for _ in range(2):  # once, however often `start` is run
+        show._watch_first_cell(shell, "depth_ladder")
+    cell = "".join(nbformat.read(paths.NOTEBOOKS / "depth_ladder.ipynb", as_version=4).cells[0].source)
+    shell.run_cell("seeds = 7", store_history=True)  # no first cell
+    shell.run_cell(cell, store_history=True)
+    assert said == []
+    shell.run_cell(cell.replace("[42, 123, 456]", "7"), store_history=True)
+    shell.run_cell(cell.replace("epochs: int = 100", "epochs: int = 30"), store_history=True)
+    assert len(said) == 2 and "seeds" in said[0] and "`epochs = 30` (there `100`)" in said[1]

@@ -16,6 +16,7 @@ import pandas as pd
 import seaborn as sns
 
 from creditaudit import paths
+from creditaudit.mistakes import Mistake
 from creditaudit.runs.files import write_atomically
 from creditaudit.show import display, finding, register, style, training
 from creditaudit.show.display import text
@@ -49,6 +50,7 @@ def start(section: str = "") -> None:
         frames.trainer = training.train
         if shell and section:
             _tell_departures(section, shell.user_ns)
+            _watch_first_cell(shell, section)
     else:
         plt.switch_backend("agg")  # inline would print what a cell draws a second time, without its caption
     sns.set_theme(rc=style.RC, style=None, context=None)
@@ -65,6 +67,24 @@ def _tell_departures(section: str, names: dict[str, Any]) -> None:
     if changed:
         listed = ", ".join(f"`{name} = {value!r}` (there `{meant!r}`)" for name, (value, meant) in changed.items())
         text(f"The first cell departs from set `{names['set_name']}` of profile `{names['profile']}`: {listed}.")
+
+
+def _watch_first_cell(shell: Any, section: str) -> None:
+    """Somebody who changes the first cell and goes on from there, past `start`, is told the same."""
+
+    def tell(_: Any) -> None:
+        cell = shell.user_ns["In"][-1]
+        if "set_name" not in params.assigned(cell):
+            return
+        try:
+            params.check_cell(section, shell.user_ns, cell)
+            _tell_departures(section, shell.user_ns)
+        except Mistake as mistake:
+            text(f"**{mistake}**")
+
+    for known in [each for each in shell.events.callbacks["post_run_cell"] if each.__qualname__ == tell.__qualname__]:
+        shell.events.unregister("post_run_cell", known)
+    shell.events.register("post_run_cell", tell)
 
 
 def looks(of: Runs | Iterable[str]) -> dict[str, Any]:
