@@ -62,18 +62,18 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
             held = run(model, batch)
         if _apart(logits, held) > HELD:
             raise AuditError(
-                f"what leaves {_named(here)} reaches the output beside {_named(there)}, so the states are no chain "
+                f"{_named(here)} reaches the output beside {_named(there)}, so the states are no chain "
                 "(a skip around them, two paths): name blocks that hand one stream on, blocks=[...]"
             )
         if there.side == "in" and torch.equal(moved.states[l + 1], base.states[l + 1]):
             raise AuditError(
-                f"{_named(there)} does not depend on what leaves {_named(here)}: name blocks that take the stream as "
+                f"{_named(there)} does not depend on {_named(here)}: name blocks that take the stream as "
                 "their first tensor and return it, blocks=[...]"
             )
 
 
 def _named(place: Place) -> str:
-    return f"what goes {place.name}" if place.name.startswith("into ") else place.name
+    return f"what goes {place.name}" if place.name.startswith("into ") else f"what leaves {place.name}"
 
 
 def _apart(logits: Tensor, others: Tensor) -> float:
