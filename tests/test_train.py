@@ -141,6 +141,11 @@ def test_a_cut_checkpoint_starts_its_run_again(cut, capsys, length):
         lambda state: state["logs"][0]["train_loss"].pop(),
         lambda state: state.update(wall=None),
         lambda state: state.update(makers="me"),
+        lambda state: state.update(makers=[{}]),
+        lambda state: state["logs"][0].pop("h_norm"),
+        lambda state: state["logs"][0].pop("credit_common"),  # as code wrote that did not log it yet
+        lambda state: state["logs"][0].update(odd=[0.0] * state["epoch"]),
+        lambda state: state["logs"][0].update(train_loss=["?"] * state["epoch"]),
         lambda state: state["stack"].update(flat=state["stack"]["flat"][:-1].clone()),
         lambda state: state["stack"].update(flat=state["stack"]["flat"].double()),
         lambda state: state["stack"]["moments"].pop("step"),

@@ -6,7 +6,7 @@ whoever reads a record may rely on it.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 Number = Annotated[float, Field(allow_inf_nan=False)] | None  # None: not finite, or not measured
 Norm = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
@@ -98,19 +98,49 @@ def fault(body: dict[str, Any], depth: int, epochs: int) -> str | None:
     try:
         contents = Contents.model_validate({name: body.get(name) for name in Contents.model_fields})
     except ValidationError as error:
-        problem = error.errors()[0]
-        return f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"
-    logged, final = contents.epochs, contents.final
-    lists = {f"epochs.{name}": (series, epochs) for name, series in logged}
-    lists |= {
-        f"epochs.{name}[{i}]": (row, depth + 1) for name in STATES[:2] for i, row in enumerate(getattr(logged, name))
-    }
-    lists |= {f"final.{name}": (getattr(final, name), depth + 1) for name in STATES}
-    lists |= {f"final.{name}": (getattr(final, name), depth) for name in BLOCKS}
-    lists |= {
+        return _in_words(error)
+    final, lengths = contents.final, _lengths_of_log(contents.epochs, depth, epochs)
+    lengths |= {f"final.{name}": (getattr(final, name), depth + 1) for name in STATES}
+    lengths |= {f"final.{name}": (getattr(final, name), depth) for name in BLOCKS}
+    lengths |= {
         f"final.{name}.{size}": (getattr(final, name).get(size, []), depth)
         for name in ("nudge_in", "nudge_out")
         for size in NUDGES
     }
-    wrong = ((name, len(entries), wanted) for name, (entries, wanted) in lists.items() if len(entries) != wanted)
+    return _wrong_length(lengths)
+
+
+def log_fault(log: Any, depth: int, epochs: int) -> str | None:
+    """The same of the trajectories of a run in progress."""
+    try:
+        return _wrong_length(_lengths_of_log(Epochs.model_validate(log), depth, epochs))
+    except ValidationError as error:
+        return _in_words(error)
+
+
+def are_makers(content: Any) -> bool:
+    """Whether it says who made the checkpoints of a run."""
+    try:
+        return bool(TypeAdapter(list[Maker]).validate_python(content, strict=True))
+    except ValidationError:
+        return False
+
+
+Lengths = dict[str, tuple[list, int]]  # name -> the list, and how many entries it must have
+
+
+def _lengths_of_log(log: Epochs, depth: int, epochs: int) -> Lengths:
+    norms = {f"epochs.{name}[{i}]": row for name in STATES[:2] for i, row in enumerate(getattr(log, name))}
+    return {f"epochs.{name}": (series, epochs) for name, series in log} | {
+        name: (row, depth + 1) for name, row in norms.items()
+    }
+
+
+def _wrong_length(lengths: Lengths) -> str | None:
+    wrong = ((name, len(entries), wanted) for name, (entries, wanted) in lengths.items() if len(entries) != wanted)
     return next((f"{name} has {found} entries, not {wanted}" for name, found, wanted in wrong), None)
+
+
+def _in_words(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"

@@ -21,7 +21,7 @@ from creditaudit.engine.literal import Literal
 from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack, training_mode
 from creditaudit.measure import diagnostics, modules
-from creditaudit.runs import checkpoints
+from creditaudit.runs import checkpoints, schema
 from creditaudit.runs.provenance import provenance
 from creditaudit.runs.records import Record, Store, plain
 
@@ -66,23 +66,31 @@ class Training:
         self.specs, self.spec, self.checkpoint_path, self.device = list(specs), specs[0], checkpoint_path, device
         self.data = data.load(self.spec.data, self.spec.train_size, self.spec.test_size, self.spec.validation)
         self.test_x, self.test_y = (tensor.to(device) for tensor in data.test_tensors(self.data))
+        self._begin()
+        self._resume()
+
+    def _begin(self) -> None:
         self.stack: Stack | Literal
         if self.spec.network == "resmlp":
-            self.stack = Stack(specs, device=device)
+            self.stack = Stack(self.specs, device=self.device)
             self.start = self.stack.net.to(torch.float64)
         else:  # alone: autograd knows nothing of stacks
             self.stack = Literal(self.spec)
             self.start = {name: tensor.clone() for name, tensor in self.stack.state()["parameters"].items()}
-        self.logs: list[dict[str, list]] = [{} for _ in specs]
+        self.logs: list[dict[str, list]] = [{} for _ in self.specs]
         self.epoch, self.wall, self.cpu = 0, 0.0, 0.0
         self.earlier: list[dict] = []  # who made the checkpoints from which this was resumed, and after which epoch
-        self._resume()
 
     def complete(self, progress: Progress) -> None:
         saved = time.monotonic()
         while self.epoch < self.spec.epochs:
             wall, cpu = time.perf_counter(), time.process_time()
-            self._note(self._train_epoch() | self._evaluate())
+            values = self._train_epoch() | self._evaluate()
+            if self.epoch and values.keys() != self.logs[0].keys():
+                self._tell("it is of code that logged other things")
+                self._begin()
+                continue
+            self._note(values)
             self.epoch += 1
             self.wall += time.perf_counter() - wall
             self.cpu += time.process_time() - cpu
@@ -195,8 +203,11 @@ class Training:
             if state.get("runs") == self._runs():
                 self._continue(state)
         except checkpoints.DamagedCheckpoint as error:
-            where = paths.shown(self.checkpoint_path)
-            print(f"{where} is damaged ({error}): its run starts again from the first epoch", file=sys.stderr)
+            self._tell(f"it is damaged: {error}")
+
+    def _tell(self, why: str) -> None:
+        where = paths.shown(self.checkpoint_path)
+        print(f"{where} is not used ({why}): its run starts again from the first epoch", file=sys.stderr)
 
     def _continue(self, state: dict[str, Any]) -> None:
         """All of the state or, where it does not fit these runs, nothing."""
@@ -212,17 +223,13 @@ class Training:
         epoch, logs = state.get("epoch"), state.get("logs")
         if type(epoch) is not int or not 1 <= epoch <= self.spec.epochs:
             yield f"epoch {epoch!r} is none of the {self.spec.epochs}"
-        if not (
-            isinstance(logs, list)
-            and len(logs) == len(self.specs)
-            and all(isinstance(log, dict) and "test_accuracy" in log for log in logs)
-            and all(isinstance(log[name], list) and len(log[name]) == epoch for log in logs for name in log)
-        ):
-            yield f"its logs are not those of {epoch!r} epochs"
+        if not isinstance(logs, list) or len(logs) != len(self.specs):
+            yield "its logs are not those of these runs"
+        else:
+            yield from filter(None, (schema.log_fault(plain(log), self.spec.depth, epoch) for log in logs))
         if not all(isinstance(state.get(name), float) and state[name] >= 0 for name in ("wall", "cpu")):
             yield "it does not say what its epochs took"
-        makers = state.get("makers")
-        if not (isinstance(makers, list) and makers and all(isinstance(maker, dict) for maker in makers)):
+        if not schema.are_makers(state.get("makers")):
             yield "it does not say who made it"
 
     def _runs(self) -> list[str]:
