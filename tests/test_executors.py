@@ -223,8 +223,28 @@ def test_collect_takes_what_is_sound_and_tells_what_is_not(tmp_path, made_elsewh
     again = arrivals.collect(folder, store, lambda spec: True)
     assert again.there_already == [bp.key] and not again.taken
     assert arrivals.collect(folder, Store(tmp_path / "third"), lambda spec: False).taken == []
-    with pytest.raises(arrivals.NothingToCollect):
-        arrivals.collect(store.folder, store, lambda spec: True)
+    for own in (store.folder, store.folder.parent):
+        with pytest.raises(arrivals.NothingToCollect):
+            arrivals.collect(own, store, lambda spec: True)
+
+
+def test_collect_is_not_kept_waiting_and_writes_nothing_to_the_terminal_but_text(tmp_path, made_elsewhere):
+    other, (bp, dfa, fa) = made_elsewhere
+    folder, path = other / "runs", Store(other).path
+    path(bp).unlink()
+    os.mkfifo(path(bp))
+    path(dfa).unlink()
+    path(dfa).symlink_to("/dev/zero")
+    body = read_checked(path(fa))
+    body["provenance"]["cpu"] = "\x1b[2J99 records taken"
+    write_checked(path(fa), body)
+    (folder / "odd\x1b[2J\n.json").write_text("{}")
+    (folder / "loop").symlink_to("..")
+    (folder / "twice.json").write_text('{"recipe": 2, "recipe": 1}')
+    found = arrivals.collect(other, Store(tmp_path / "here"), lambda spec: True)
+    assert len(found.refused) == 5 and not found.taken
+    assert all(reason.isprintable() for reason in found.refused)
+    assert "twice in one object" in found.refused[-1]
 
 
 def test_collect_never_replaces_a_record(tmp_path, made_elsewhere):

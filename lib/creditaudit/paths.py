@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from creditaudit.mistakes import Mistake
+from creditaudit.mistakes import Mistake, legible
 
 ROOT = Path(os.environ.get("CREDITAUDIT_ROOT") or Path(__file__).parents[2]).resolve()
 NOTEBOOKS = ROOT / "notebooks"
@@ -46,4 +46,4 @@ def products_dir(profile: str) -> Path:
 
 def shown(path: Path) -> str:
     """A path as a person (or a committed file) should see it: relative to the project."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    return legible(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path), also="")

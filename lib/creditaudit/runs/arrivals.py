@@ -1,6 +1,5 @@
 """Records that were made elsewhere: believed only after checksum, recipe, name and duplicates were looked at."""
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,13 +36,10 @@ def packed(record: Record) -> str:
 
 def accept(text: str, spec: RunSpec, store: Store) -> Record:
     """Save what a worker sent; the record that is there already, if any, stays."""
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / f"{spec.key}.json"
-        path.write_text(text)
-        try:
-            record = records.load(path)
-        except RecordError:
-            raise NotARecord(f"what arrived for {spec.key} is damaged or of another run: it is not kept") from None
+    try:
+        record = records.parse(text, store.path(spec))
+    except RecordError:
+        raise NotARecord(f"what arrived for {spec.key} is damaged or of another run: it is not kept") from None
     if (there := store.get(spec)) is not None:
         return there
     store.save(record)
@@ -52,7 +48,7 @@ def accept(text: str, spec: RunSpec, store: Store) -> Record:
 
 def collect(folder: Path, store: Store, wanted: Callable[[RunSpec], bool]) -> Collected:
     """Take the records below `folder` that this store lacks; nothing that is there is changed."""
-    if folder.resolve() == store.folder.resolve():
+    if folder.resolve() in (store.folder.resolve(), store.folder.parent.resolve()):
         raise NothingToCollect(f"{paths.shown(folder)} is where records are collected: name the folder they come from")
     below = sorted(folder.rglob("*.json"))  # claims and the like lie beside the folder runs, and are no records
     files = [path for path in below if path.parent.name == "runs"] or [path for path in below if path.parent == folder]
@@ -63,10 +59,11 @@ def collect(folder: Path, store: Store, wanted: Callable[[RunSpec], bool]) -> Co
         try:
             record = records.load(path)
         except RecordError as error:
-            found.refused.append(f"{path}: {str(error).partition('; delete ')[0]}")
+            found.refused.append(error.problem)
             continue
+        where = paths.shown(path)
         if not wanted(record.spec):
-            found.refused.append(f"{path}: no section of this profile asks for such a run")
+            found.refused.append(f"{where}: no section of this profile asks for such a run")
         elif (there := store.get(record.spec)) is None:
             store.save(record)
             found.taken.append(record.spec.key)
@@ -74,7 +71,6 @@ def collect(folder: Path, store: Store, wanted: Callable[[RunSpec], bool]) -> Co
             found.there_already.append(record.spec.key)
         else:
             here, elsewhere = (one.provenance.get("cpu", "unknown CPU") for one in (there, record))
-            found.refused.append(
-                f"{path}: its numbers ({elsewhere}) differ from those of the record that is here ({here}), which stays"
-            )
+            differ = f"its numbers ({elsewhere}) differ from those of the record here ({here}), which stays"
+            found.refused.append(f"{where}: {differ}")
     return found

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 import sys
-import time
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +29,11 @@ class Unwritable(Mistake, OSError):
 
 
 class RecordError(Mistake, RuntimeError):
-    """A record cannot be believed; the message says which file and what to do."""
+    """A record cannot be believed; the message says which file, why, and what to do."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem = problem
 
 
 def checksum(body: dict[str, Any]) -> str:
@@ -46,19 +50,44 @@ def _checksum_of_text(text: str) -> str:
 
 def read_checked(path: Path) -> dict[str, Any]:
     """A JSON object that carries its own checksum; the checksum itself is left out of what is returned."""
+    return checked(text_of(path), path)
+
+
+def text_of(path: Path) -> str:
     where = paths.shown(path)
     remedy = f"delete {where} to have it made again"
     try:
-        text = path.read_text("utf-8")
-        body = json.loads(text, parse_constant=_no_number)
+        if not path.is_file():  # a pipe would keep us waiting
+            raise RecordError(f"{where} is no file", remedy)
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{where} is not valid JSON ({error})", remedy) from None
+    except OSError as error:
+        raise RecordError(f"{where} cannot be read ({error.strerror or error})", f"mend that, or {remedy}") from None
+
+
+def checked(text: str, path: Path) -> dict[str, Any]:
+    """The object that stands in that file, or is to."""
+    where = paths.shown(path)
+    remedy = f"delete {where} to have it made again"
+    try:
+        body = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_doubles)
         claimed = body.pop("sha256", None) if isinstance(body, dict) else None
         as_written = claimed and claimed == _checksum_of_text(text)
         actual = claimed if as_written else checksum(body) if claimed else ""
-    except (ValueError, OSError, RecursionError) as error:  # no text, no JSON, no file, 1e999, a thousand brackets
-        raise RecordError(f"{where} is not valid JSON ({error}); {remedy}") from None
+    except (ValueError, RecursionError) as error:  # no JSON, 1e999, a thousand brackets
+        raise RecordError(f"{where} is not valid JSON ({error})", remedy) from None
     if not claimed or claimed != actual:
-        raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand; {remedy}")
+        raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand", remedy)
     return body
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return found
 
 
 def conforming(kind: Any, content: Any, path: Path) -> Any:
@@ -68,7 +97,7 @@ def conforming(kind: Any, content: Any, path: Path) -> Any:
     except ValidationError as error:
         problem, where = error.errors()[0], paths.shown(path)
         place = ", ".join([where, *map(str, problem["loc"])])
-        raise RecordError(f"{place}: {problem['msg'].lower()}; delete {where} to have it made again") from None
+        raise RecordError(f"{place}: {problem['msg'].lower()}", f"delete {where} to have it made again") from None
 
 
 def _no_number(word: str) -> None:
@@ -129,16 +158,25 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 
 def sweep_scratch(folder: Path) -> None:
     """Remove what killed processes had begun to write, anywhere in the folder."""
-    for path in list(folder.rglob(f".*{SCRATCH}")):
-        if _is_abandoned(path):
+    scratch = list(folder.rglob(f".*{SCRATCH}"))
+    now = _clock_of(folder) if scratch else 0.0
+    for path in scratch:
+        if _is_abandoned(path, now):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _is_abandoned(scratch: Path) -> bool:
+def _clock_of(folder: Path) -> float:
+    """The time by the clock that dates the folder's files: of two machines on one disk, one may be a day off."""
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.") as file:
+        return Path(file.name).stat().st_mtime
+    return 0.0  # a disk that takes nothing: nothing on it is old
+
+
+def _is_abandoned(scratch: Path, now: float) -> bool:
     """Its process is gone; of another machine's (on a shared disk) only that it has been silent for long is known."""
     pid, _, machine = scratch.name.removesuffix(SCRATCH).rpartition(".")[2].partition("@")
     with suppress(OSError):
-        if time.time() - scratch.stat().st_mtime > SILENT:
+        if now - max(path.stat().st_mtime for path in (scratch, *scratch.rglob("*"))) > SILENT:
             return True
     if machine != platform.node() or not pid.isdigit():
         return False

@@ -19,7 +19,7 @@ from creditaudit.engine import catalogue
 from creditaudit.engine.settings import RECIPE
 from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.runs import schema
-from creditaudit.runs.files import RecordError, read_checked, write_checked
+from creditaudit.runs.files import RecordError, checked, text_of, write_checked
 
 TRAJECTORIES = ("train_loss", "test_loss", "h_norm", "g_norm")  # infinite, or no number, once a run has diverged
 
@@ -85,27 +85,33 @@ def load(path: Path, skip_other_recipes: bool = False) -> Record | None:
 
     One made by another recipe is refused too, or is None where that is allowed.
     """
-    body, where = read_checked(path), paths.shown(path)
+    return parse(text_of(path), path, skip_other_recipes)
+
+
+def parse(text: str, path: Path, skip_other_recipes: bool = False) -> Record | None:
+    """The same of what stands in that file, or is to."""
+    body, where = checked(text, path), paths.shown(path)
     remedy = f"delete {where} to have the run trained again"
     if (recipe := body.get("recipe")) != RECIPE:
         if skip_other_recipes and isinstance(recipe, int):
             return None
-        raise RecordError(f"{where} was made by recipe {recipe!r}, this is recipe {RECIPE}; {remedy}")
+        raise RecordError(f"{where} was made by recipe {recipe!r}, this is recipe {RECIPE}", remedy)
     method = body["spec"].get("method") if isinstance(body.get("spec"), dict) else None
     if isinstance(method, str) and method not in catalogue.entries():
         gone = f"no file in {paths.shown(catalogue.FOLDER)} holds the rule {method!r}"
         if skip_other_recipes:
             _say_once(f"records of {method!r} in {paths.shown(path.parent)} are set aside: {gone}")
             return None
-        raise RecordError(f"{where} is of another code: {gone}; bring it back, or {remedy}")
+        raise RecordError(f"{where} is of another code: {gone}", f"bring it back, or {remedy}")
     try:
         spec = RunSpec(**body["spec"])
     except (SpecError, KeyError, TypeError) as error:
-        raise RecordError(f"{where} is of no run that this code knows ({error}); {remedy}") from None
+        newer = f"if newer code made it, update this clone; otherwise {remedy}"
+        raise RecordError(f"{where} is of no run that this code knows ({error})", newer) from None
     if not spec.key == body.get("key") == path.stem:
-        raise RecordError(f"{where} holds the run {spec.key}: it was renamed or copied over another; {remedy}")
+        raise RecordError(f"{where} holds the run {spec.key}: it was renamed or copied over another", remedy)
     if fault := schema.fault(body, spec.depth, spec.epochs):
-        raise RecordError(f"{where} is not the record of its run ({fault}); {remedy}")
+        raise RecordError(f"{where} is not the record of its run ({fault})", remedy)
     return Record(spec, body["epochs"], body["final"], body["provenance"])
 
 

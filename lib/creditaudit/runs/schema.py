@@ -6,11 +6,22 @@ whoever reads a record may rely on it.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from creditaudit.mistakes import legible
 
 Number = Annotated[float, Field(allow_inf_nan=False)] | None  # None: not finite, or not measured
 Norm = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one printable line")
+    return text
+
+
+Line = Annotated[str, Field(max_length=500), AfterValidator(_line)]  # it is told on terminals and pages
 
 
 class Part(BaseModel):
@@ -63,13 +74,13 @@ class Epochs(Part):
 
 
 class Maker(Part):
-    commit: str
+    commit: Line
     dirty: bool = False
-    python: str = ""
-    torch: str = ""
-    numpy: str = ""
-    cpu: str = ""
-    device: str = "cpu"
+    python: Line = ""
+    torch: Line = ""
+    numpy: Line = ""
+    cpu: Line = ""
+    device: Line = "cpu"
 
 
 class Provenance(Maker):
@@ -138,9 +149,9 @@ def _lengths_of_log(log: Epochs, depth: int, epochs: int) -> Lengths:
 
 def _wrong_length(lengths: Lengths) -> str | None:
     wrong = ((name, len(entries), wanted) for name, (entries, wanted) in lengths.items() if len(entries) != wanted)
-    return next((f"{name} has {found} entries, not {wanted}" for name, found, wanted in wrong), None)
+    return next((f"{legible(name)} has {found} entries, not {wanted}" for name, found, wanted in wrong), None)
 
 
 def _in_words(error: ValidationError) -> str:
     problem = error.errors()[0]
-    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"
+    return f"{legible('.'.join(map(str, problem['loc'])))}: {problem['msg'].removeprefix('Value error, ').lower()}"
