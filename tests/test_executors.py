@@ -80,11 +80,11 @@ def test_the_code_that_computes_is_sealed_and_pages_are_not(tmp_path, monkeypatc
     copy = tmp_path / "creditaudit"
     shutil.copytree(seal.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(seal, "PACKAGE", copy)
-    before = seal._code_digest()
+    before = seal._sealed_code()
     (copy / "show" / "style.py").write_text("")
-    assert seal._code_digest() == before
+    assert seal._sealed_code() == before
     (copy / "engine" / "credit" / "new.py").write_text("")
-    assert seal._code_digest() != before
+    assert seal._sealed_code() != before
 
 
 @pytest.mark.parametrize(
