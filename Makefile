@@ -81,7 +81,7 @@ bench: setup data  ## measure the training step against the usual loops
 	@$(PY) -m benchmarks.bench
 
 faults: setup cluster data  ## kill, cut and damage running campaigns, and tell what was lost
-	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.faults
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.faults --keep
 
 clean:  ## remove caches and all outputs but committed records and the bench; keep data and .venv
 	@find outputs/quick -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} + 2>/dev/null || true

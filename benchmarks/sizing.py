@@ -1,51 +1,23 @@
-"""How long the paper takes with 1, 8, 64 or 512 workers: measured costs, measured overhead, a simulated schedule.
+"""How long the paper takes with 1, 8, 64 or 512 workers: the table of the register, with the overhead measured here.
 
-    .venv/bin/python -m benchmarks.sizing [--overhead SECONDS]
+    .venv/bin/python -m benchmarks.sizing [--measure] [--check]
 
-The overhead of a run beside its training is what `--measure` finds on a Dask cluster of this machine.
+`--measure` finds the overhead of a run beside its training on a Dask cluster of this machine; `--check` trains runs of
+a second with two workers and compares the time they take with the simulated schedule of the time each took.
 """
 
 import argparse
+import tempfile
 import time
+from concurrent.futures import wait
+from pathlib import Path
 
-import pandas as pd
-
-from creditaudit import paths, pipeline
-from creditaudit.runs import cost, schedule
+from creditaudit import study
+from creditaudit.engine.spec import RunSpec
+from creditaudit.runs import cost, schedule, sweep
 from creditaudit.runs.records import Store
-
-WORKERS = (1, 8, 64, 512)
-START = 15.0  # seconds until a worker has loaded torch, on a busy core; --measure finds this machine's
-OVERHEAD = 0.05  # seconds per run: hand out, send back, check, save; --measure finds the first two
-
-
-def table(seconds: list[float], overhead: float = OVERHEAD, crews: tuple[int, ...] = WORKERS) -> pd.DataFrame:
-    """Hours by crew: in documented order, in the campaign's, longest first, and what no order can beat."""
-    rows = []
-    for crew in crews:
-        ours = schedule.order(seconds, seconds, crew)
-        took = schedule.makespan(ours, crew, overhead) + START
-        bound = max(sum(seconds) / crew, max(seconds))
-        rows.append(
-            {
-                "workers": crew,
-                "documented order, h": (schedule.makespan(seconds, crew, overhead) + START) / 3600,
-                "campaign's order, h": took / 3600,
-                "longest first, h": (schedule.makespan(sorted(seconds, reverse=True), crew, overhead) + START) / 3600,
-                "bound, h": bound / 3600,
-                "busy": sum(seconds) / crew / took,
-            }
-        )
-    return pd.DataFrame(rows).set_index("workers")
-
-
-def paper_seconds() -> list[float]:
-    """Core-seconds of every run of the paper profile, in the documented order, by the records where there are any."""
-    store = Store(paths.profile_dir("paper"))
-    records = store.all()
-    known = {record.spec: record.provenance["cpu_seconds"] for record in records}
-    specs = pipeline.in_training_order("paper", pipeline.chosen())
-    return [known.get(spec) or cost.cpu_seconds(spec, records) for spec in specs]
+from creditaudit.runs.workers import LocalCrew
+from creditaudit.study import sizing
 
 
 def measured_overhead(tasks: int = 200) -> float:
@@ -64,18 +36,38 @@ def measured_overhead(tasks: int = 200) -> float:
         return (time.perf_counter() - begun) / tasks
 
 
+def simulated_and_real(workers: int = 2) -> tuple[float, float]:
+    """Seconds of a campaign of uneven runs: by the schedule of what each took, and by the clock."""
+    shape = {"width": 64, "depth": 4, "data": "tiny"}
+    specs = [RunSpec(method="dfa", seed=seed, epochs=5 + 5 * (seed % 7), **shape) for seed in range(21)]
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "here")
+        crew = LocalCrew(sweep.train_one, workers, store)
+        wait([crew.submit(RunSpec(method="bp", seed=seed, epochs=2, **shape)) for seed in range(workers)])
+        begun = time.perf_counter()
+        sweep._train_with(crew, specs, store, ())
+        real = time.perf_counter() - begun
+        took = {spec: store.get(spec).provenance["wall_seconds"] for spec in specs}
+        expected = [cost.cpu_seconds(spec) for spec in specs]
+        ordered = schedule.order(specs, expected, workers)
+        return schedule.makespan([took[spec] for spec in ordered], workers, sizing.OVERHEAD), real
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--overhead", type=float, default=OVERHEAD)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure the overhead first")
+    parser.add_argument("--check", action="store_true", help="compare the simulation with a campaign")
     options = parser.parse_args()
-    overhead = measured_overhead() if options.measure else options.overhead
-    seconds = paper_seconds()
+    if options.check:
+        simulated, real = simulated_and_real()
+        print(f"two workers: {simulated:.1f} s simulated, {real:.1f} s measured, {real / simulated - 1:+.1%}")
+    overhead = measured_overhead() if options.measure else sizing.OVERHEAD
+    seconds = sizing.seconds_of(study.everything("paper"))
     print(
         f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} core-hours, the longest {max(seconds) / 3600:.2f} h; "
-        f"{1e3 * overhead:.1f} ms per run and {START:.0f} s per worker beside training"
+        f"{1e3 * overhead:.1f} ms per run and {sizing.START:.0f} s per worker beside training; in hours:"
     )
-    print(table(seconds, overhead).round(2).to_string())
+    print(sizing.hours(seconds, overhead).round(2).to_string())
 
 
 if __name__ == "__main__":

@@ -4,14 +4,17 @@ import random
 
 import pytest
 
-from benchmarks import faults, sizing
+from benchmarks import damage, faults, victims
+from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.runs import train
+from creditaudit.runs.files import RecordError
+from creditaudit.study import injections, sizing
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory) -> faults.Project:
-    return faults.Project(tmp_path_factory.mktemp("faults") / "project")
+def project(tmp_path_factory) -> victims.Project:
+    return victims.Project(tmp_path_factory.mktemp("faults") / "project")
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +26,18 @@ def reference(project) -> dict[str, str]:
 
 def test_a_damaged_record_is_never_believed(project, tmp_path):
     train.run(RunSpec(method="dfa", width=16, depth=2, epochs=2, data="tiny", batch=64), project.store)
-    found = faults.damage_records(200, project, random.Random(1))
+    found = damage.damage_records(200, project, random.Random(1))
     assert found.sound() and found.times == 200, found
     project.clear()
 
 
 def test_a_damaged_side_file_is_never_believed(tmp_path):
-    found = faults.damage_side_files(100, tmp_path / "side", random.Random(2))
+    found = damage.damage_side_files(100, tmp_path / "side", random.Random(2))
     assert found.sound() and found.times == 100, found
 
 
 def test_a_run_that_overflows_is_a_result(tmp_path):
-    found = faults.diverging(tmp_path)
+    found = damage.diverging(tmp_path)
     assert found.sound(), found
 
 
@@ -45,6 +48,19 @@ def test_a_disturbed_campaign_goes_on_to_the_same_bits(name, project, reference)
 
 
 def test_the_table_of_sizes_is_bounded_by_the_longest_run():
-    hours = sizing.table([3600.0] * 16 + [7200.0], overhead=0.0)["campaign's order, h"]
+    hours = sizing.hours([3600.0] * 16 + [7200.0], overhead=0.0)["campaign's order"]
     assert hours[1] == pytest.approx(18, abs=0.01) and hours[512] == pytest.approx(2, abs=0.01)
     assert hours.is_monotonic_decreasing
+
+
+def test_the_table_of_faults_has_one_row_per_fault_and_is_held_to_its_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
+    told = 0, True, "stopped", "c0ffee"
+    rows = [injections.Injected(name, times, *told) for name, times in (("a", 1), ("b", 2), ("a", 3))]
+    for row in rows:
+        injections.keep("paper", row)
+    assert injections.rows("paper") == rows[1:]
+    path = tmp_path / "paper" / injections.FILE
+    path.write_text(path.read_text().replace('"lost": 0', '"lost": 1', 1))
+    with pytest.raises(RecordError, match="checksum"):
+        injections.rows("paper")

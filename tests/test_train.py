@@ -181,14 +181,14 @@ def test_what_killed_processes_had_begun_to_write_is_swept_away(tmp_path):
 
 
 def test_what_another_machine_writes_is_not_swept_by_a_clock_that_is_a_day_off(tmp_path, monkeypatch):
-    page = records.scratch_path(tmp_path / "page.ipynb")
+    page = files.scratch_path(tmp_path / "page.ipynb")
     page = page.with_name(page.name.replace("@", "@another"))
     page.mkdir()
     (page / "page.ipynb").write_text("half")
     os.utime(page, (0, 0))  # begun long ago, but written to just now
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 86400)
-    records.sweep_scratch(tmp_path)
+    files.sweep_scratch(tmp_path)
     assert list(tmp_path.iterdir()) == [page]
 
 

@@ -20,7 +20,7 @@ from creditaudit.runs.files import Unwritable, sweep_scratch, write_atomically
 from creditaudit.runs.progress import Tally, heartbeat
 from creditaudit.runs.records import Store
 from creditaudit.runs.yamlfile import nearest
-from creditaudit.study import certification, claims, claimspec, frames, params, report, retraining, sections
+from creditaudit.study import certification, claims, claimspec, frames, injections, params, report, retraining, sections
 from creditaudit.study.claimspec import Result
 
 LAST = ("overview", "disagreements", "register")  # executed after the claims: they show the verdicts on all the others
@@ -191,7 +191,7 @@ def _side_by_side(what: str, profile: str, inputs: dict[tuple[str, str], list[Pa
 def run_last(profile: str, wanted: Collection[str] = LAST) -> None:
     """The notebooks that read the claims and records of all sections."""
     everything = (paths.profile_dir(profile) / "runs").glob("*.json")  # they tell what they all cost
-    names = ("claims.json", "identity.json", retraining.FILE, certification.FILE)
+    names = ("claims.json", "identity.json", retraining.FILE, injections.FILE, certification.FILE)
     shown = [paths.profile_dir(profile) / name for name in names]
     asked = [*paths.PARAMS.rglob("*.yaml"), *paths.NOTEBOOKS.glob("*.ipynb")]  # they count the runs these ask for
     inputs = [*everything, *shown, *asked]
