@@ -24,7 +24,6 @@ HOLDS = {  # parameter -> what it says of a run
     "normalisations": "normalisation",
     "rescue": "penalty",
 }
-RUNGS = {"depth_ladder", "capacity", "fa_scatter"}  # they ask for every k
 
 
 def write(section: str, name: str, specs: Sequence[RunSpec]) -> tuple[Path, list[str]]:
@@ -44,7 +43,7 @@ def write(section: str, name: str, specs: Sequence[RunSpec]) -> tuple[Path, list
     asked = sections.runs_of(section, params.defaults(section) | values)
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None) if values else ""
     write_atomically(path, f"# A setting saved from the playground.\n{text}")
-    return path, [] if set(specs) <= set(asked) else _left_out(section, specs, known)
+    return path, _left_out(specs, asked)
 
 
 def _value(parameter: str, field: str, specs: Sequence[RunSpec], declared: tuple[Any, Any]) -> Any:
@@ -56,8 +55,10 @@ def _value(parameter: str, field: str, specs: Sequence[RunSpec], declared: tuple
     return values[0]
 
 
-def _left_out(section: str, specs: Sequence[RunSpec], known: dict[str, Any]) -> list[str]:
-    """Fields that depart from the default and that nothing in the section can say."""
-    said = {HOLDS[name] for name in HOLDS if name in known} | ({"normalise"} if "normalisations" in known else set())
-    said |= {"k"} if section in RUNGS else set()
-    return sorted({field for spec in specs for field in spec.departures()} - said)
+def _left_out(specs: Sequence[RunSpec], asked: Sequence[RunSpec]) -> list[str]:
+    """The fields in which runs that the set does not ask for differ from the nearest that it does."""
+    left: set[str] = set()
+    for spec in set(specs) - set(asked):
+        differences = [{name for name, value in other if value != getattr(spec, name)} for other in asked]
+        left |= min(differences, key=len, default=set())
+    return sorted(left)
