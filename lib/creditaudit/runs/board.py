@@ -11,7 +11,7 @@ from creditaudit.runs import cost, schedule
 from creditaudit.runs.progress import QUIET
 from creditaudit.runs.records import Record
 
-PRIOR = 10.0  # core-seconds: until that much is done, the pace of earlier records counts in the estimate
+PRIOR = 5.0  # core-seconds: until that much is done, the pace of earlier records counts in the estimate
 
 
 class Board:
