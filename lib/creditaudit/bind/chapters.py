@@ -138,11 +138,11 @@ def _waits(output: NotebookNode) -> bool:
 
 
 def _say_once(notebook: NotebookNode) -> None:
-    """A chapter names the runs it waits for where it first misses them; further on it points back, once a heading."""
+    """A chapter names the runs it waits for where it first misses them; further on it points back, once in a row."""
     said: set[str] = set()
     pointed = False
     for cell in notebook.cells:
-        pointed &= cell.cell_type == "code" or not _HEADING.search(cell.source)
+        pointed &= cell.cell_type == "code"
         for output in filter(_waits, cell.get("outputs", [])):
             text = output.data["text/markdown"]
             if text in said:

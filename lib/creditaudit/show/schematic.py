@@ -22,7 +22,7 @@ CAPTIONS = {
 
 def draw() -> Figure:
     """Grey the forward pass, coloured the credit; dashed what is random, dotted what teaches a net."""
-    fig, axes = style.figure(3, 0.92, rows=2, height_ratios=(0.8, 1))
+    fig, axes = style.figure(3, 0.82, rows=2, height_ratios=(0.8, 1))
     for ax, (method, caption) in zip(axes.flat, CAPTIONS.items(), strict=True):
         colour = style.look(method).colour
         _network(ax)
