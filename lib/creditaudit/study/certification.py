@@ -171,8 +171,7 @@ def committed_records(profile: str) -> list[Record]:
         return reference(profile).all()
     except RecordError as error:
         where = paths.shown(reference_folder(profile))
-        what = str(error).split("; delete")[0]
-        raise RecordError(f"{what}; it is a committed one: `git checkout {where}` brings it back") from None
+        raise RecordError(error.problem, f"it is a committed one: `git checkout {where}` brings it back") from None
 
 
 def reference_folder(profile: str) -> Path:

@@ -24,13 +24,20 @@ def runs_of(section: str, parameters: Mapping[str, Any]) -> list[RunSpec]:
     try:
         exec(compile(cell, where, "exec"), names)
         specs = list(dict.fromkeys(names["specs"]))
-    except SpecError:
-        raise
+    except SpecError as error:
+        raise SpecError(f"{error} ({_origin(section, parameters)})") from None
     except Exception as error:
-        raise params.ParameterError(f"{where}: {type(error).__name__}: {error}") from None
+        told = f"{where}: {type(error).__name__}: {error}"
+        raise params.ParameterError(f"{told} ({_origin(section, parameters)})") from None
     if not all(isinstance(spec, RunSpec) for spec in specs):
         raise params.ParameterError(f"{where}: specs must be a list of RunSpec")
     return specs
+
+
+def _origin(section: str, parameters: Mapping[str, Any]) -> str:
+    """Where a value that the runs cannot do with may stand."""
+    set_file = f"params/{section}/{parameters.get('set_name', params.DEFAULT_SET)}.yaml"
+    return f"its values come from the notebook's first cell, {set_file} and params/profiles.yaml"
 
 
 def training() -> list[str]:
