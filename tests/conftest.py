@@ -1,8 +1,15 @@
-"""What several test modules share: a real browser (see tests/browser.py)."""
+"""What several test modules share: a real browser (see tests/browser.py), and examples that CI can repeat."""
+
+import os
 
 import pytest
+from hypothesis import settings
 
 from tests import browser as real
+
+settings.register_profile("ci", derandomize=True)  # the same examples each time; at a desk they are drawn anew
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
