@@ -5,6 +5,7 @@ is counted from `outputs/<profile>/claims.json`. The same notebooks and claims a
 """
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,11 @@ def render(profile: str) -> tuple[Path, Path]:
         "references": references(),
     }
     html_path, pdf_path = output_paths(profile)
-    html = render_html(made, Links(made, profile, html_path.parent), **front)
-    pdf = render_pdf(made, config.get("small_print", ()), **front)
+    with ThreadPoolExecutor(1) as aside:  # pandoc and typst do not need this process
+        pdf = aside.submit(render_pdf, made, config.get("small_print", ()), **front)
+        html = render_html(made, Links(made, profile, html_path.parent), **front)
     write_atomically(html_path, html)
-    write_atomically(pdf_path, pdf)
+    write_atomically(pdf_path, pdf.result())
     return html_path, pdf_path
 
 

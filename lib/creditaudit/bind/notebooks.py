@@ -90,6 +90,8 @@ def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeou
     """Execute; return what went wrong, as far as papermill noticed."""
     import papermill  # late: a second
 
+    from creditaudit.bind.kernels import ForkedKernelManager
+
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # it warns of parameters that it cannot parse
     try:
         with _kernel_environment:
@@ -103,6 +105,7 @@ def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeou
                 progress_bar=False,
                 execution_timeout=timeout,
                 record_timing=False,
+                kernel_manager_class=ForkedKernelManager,
                 extra_arguments=["--log-level=CRITICAL"],  # ipykernel 7 warns of TCP at every start
             )
     except papermill.PapermillExecutionError as error:
