@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
-from functools import cached_property
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
 
 LAUNCHER = "ipykernel_launcher"
+READ = ("PYTHON", "CREDITAUDIT", "MPL", "HOME", "XDG", "LANG", "LC_")
 FORKS = sys.platform == "linux"  # elsewhere a fork after these imports may not live
 
 
@@ -26,10 +26,7 @@ class Nursery:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment, self.lock = environment, threading.Lock()
-
-    @cached_property
-    def process(self) -> subprocess.Popen:
-        return subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-c", "from creditaudit.bind import kernels; kernels.serve()"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             env=self.environment | {"OPENBLAS_NUM_THREADS": "1"},  # a process with threads is not to be forked
@@ -81,24 +78,37 @@ class ForkedKernelManager(AsyncKernelManager):
             return
         arguments = kernel_cmd[kernel_cmd.index(LAUNCHER) + 1 :]
         environment = dict(options.get("env") or os.environ)
-        kernel = _nursery().fork(arguments, options.get("cwd") or os.getcwd(), environment)
+        kernel = nursery().fork(arguments, options.get("cwd") or os.getcwd(), environment)
         self.provisioner.process, self.provisioner.pid, self.provisioner.pgid = kernel, kernel.pid, kernel.pid
         self._reconcile_connection_info(self.provisioner.connection_info)
 
 
-_nurseries: list[Nursery] = []
 _lock = threading.Lock()
+_current: list[Nursery] = []  # at most one
 
 
-def _nursery() -> Nursery:
-    """The one of today's environment."""
+def nursery() -> Nursery:
+    """The one of today's environment; it starts when it is first asked for, and imports while others do."""
     with _lock:
         environment = dict(os.environ)
-        for known in _nurseries:
-            if known.environment == environment and known.process.poll() is None:
-                return known
-        _nurseries.append(Nursery(environment))
-        return _nurseries[-1]
+        known = _current[0] if _current else None
+        if known and (known.process.poll() is not None or _read(known.environment) != _read(environment)):
+            _current.remove(known)
+            known.process.stdin.close()
+        if not _current:
+            _current.append(Nursery(environment))
+        return _current[0]
+
+
+def prepare() -> None:
+    """Have it start; a kernel will soon be asked for."""
+    if FORKS:
+        nursery()
+
+
+def _read(environment: dict[str, str]) -> dict[str, str]:
+    """The variables that Python and what it imports have looked at; the others every kernel gets anew."""
+    return {name: value for name, value in environment.items() if name.startswith(READ)}
 
 
 def serve() -> None:
@@ -111,18 +121,18 @@ def serve() -> None:
 
     gc.freeze()  # what all kernels share is not touched, hence not copied, by a collection
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead leave no zombies
-    nursery = os.getpid()
+    here = os.getpid()
     for line in sys.stdin:
         asked = json.loads(line)
         pid = os.fork()
         if not pid:
-            _become(nursery, **asked)
-            ipykernel.kernelapp.launch_new_instance(asked["arguments"], parent_handle=nursery)
+            _become(here, **asked)
+            ipykernel.kernelapp.launch_new_instance(asked["arguments"], parent_handle=here)
             os._exit(0)
         print(pid, flush=True)
 
 
-def _become(nursery: int, arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+def _become(parent: int, arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """A process of its own: its group, folder and environment, none of the nursery's pipes."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -130,5 +140,5 @@ def _become(nursery: int, arguments: list[str], folder: str, environment: dict[s
     os.dup2(2, 1)
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(environment | {"JPY_PARENT_PID": str(nursery)})
+    os.environ.update(environment | {"JPY_PARENT_PID": str(parent)})
     sys.argv = [LAUNCHER, *arguments]

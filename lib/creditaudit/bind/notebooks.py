@@ -88,9 +88,11 @@ def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None
 
 def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeout: int | None) -> str | None:
     """Execute; return what went wrong, as far as papermill noticed."""
-    import papermill  # late: a second
+    from creditaudit.bind import kernels
 
-    from creditaudit.bind.kernels import ForkedKernelManager
+    with _kernel_environment:
+        kernels.prepare()
+    import papermill  # late: a second, in which the nursery imports too
 
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # it warns of parameters that it cannot parse
     try:
@@ -105,7 +107,7 @@ def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeou
                 progress_bar=False,
                 execution_timeout=timeout,
                 record_timing=False,
-                kernel_manager_class=ForkedKernelManager,
+                kernel_manager_class=kernels.ForkedKernelManager,
                 extra_arguments=["--log-level=CRITICAL"],  # ipykernel 7 warns of TCP at every start
             )
     except papermill.PapermillExecutionError as error:
