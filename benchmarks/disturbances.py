@@ -21,6 +21,7 @@ from creditaudit.engine.settings import RECIPE
 from creditaudit.runs import files
 
 RENDERS = "a render: "  # the name of what is injected into one begins so
+KERNELS = r"ipykernel|kernels\.serve"  # those that are forked, and the process that forks them, have one command line
 CLOCK = """
 import random, time
 begun, back, real = time.monotonic(), random.uniform(0, 12), time.time
@@ -71,7 +72,7 @@ def signalled(number: int, times: int = 1) -> Injection:
     def inject(project: Project, rng: random.Random) -> str:
         process = project.start()
         in_time = moment(project, process, rng)
-        orphans = children_of(process, "spawn_main|ipykernel")
+        orphans = children_of(process, f"spawn_main|{KERNELS}")
         for _ in range(times):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
@@ -104,8 +105,8 @@ def child_signalled(number: int, kind: str, lifetime: float) -> Injection:
 
 disturbs("SIGKILL of a worker")(child_signalled(signal.SIGKILL, "spawn_main", 8))
 disturbs("SIGTERM of a worker")(child_signalled(signal.SIGTERM, "spawn_main", 8))
-disturbs(RENDERS + "SIGKILL of the kernel")(child_signalled(signal.SIGKILL, "ipykernel", 4))
-disturbs(RENDERS + "SIGTERM of the kernel")(child_signalled(signal.SIGTERM, "ipykernel", 4))
+disturbs(RENDERS + "SIGKILL of the kernel")(child_signalled(signal.SIGKILL, KERNELS, 4))
+disturbs(RENDERS + "SIGTERM of the kernel")(child_signalled(signal.SIGTERM, KERNELS, 4))
 
 
 def on_dask(number: int, victim: str) -> Injection:

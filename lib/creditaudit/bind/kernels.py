@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
@@ -35,10 +36,11 @@ class Nursery:
     def fork(self, arguments: list[str], folder: str, environment: dict[str, str]) -> "Forked":
         line = json.dumps({"arguments": arguments, "folder": str(folder), "environment": environment})
         with self.lock:
-            print(line, file=self.process.stdin, flush=True)
-            if not (number := self.process.stdout.readline()):
-                raise RuntimeError("the process that forks kernels is gone; the same command starts another one")
-            return Forked(int(number))
+            with suppress(BrokenPipeError):
+                print(line, file=self.process.stdin, flush=True)
+            if number := self.process.stdout.readline():
+                return Forked(int(number))
+        raise RuntimeError("the process that forks kernels is gone; the same command starts another one")
 
 
 class Forked:
