@@ -131,7 +131,8 @@ def serve() -> None:
             _become(here, **asked)
             ipykernel.kernelapp.launch_new_instance(asked["arguments"], parent_handle=here)
             os._exit(0)
-        print(pid, flush=True)
+        with suppress(BrokenPipeError):  # nobody waits for it any more, and there is no other line
+            print(pid, flush=True)
 
 
 def _become(parent: int, arguments: list[str], folder: str, environment: dict[str, str]) -> None:
