@@ -84,7 +84,6 @@ def test_a_training_in_the_playground(lab, notebook, monkeypatch):
     page.get_by_label("section", exact=True).select_option("penalty_rescue")
     page.get_by_label("name", exact=True).fill("mine")
     page.get_by_role("button", name="Save as set").click()
-    page.get_by_text("the study's").first.wait_for(state="attached", timeout=1) if False else None
     page.get_by_text("epochs: a set has one").wait_for()  # these have 3 and 900
 
     page.get_by_label("epochs").fill("3")

@@ -18,7 +18,7 @@ from creditaudit.measure import rules
 from creditaudit.show import style
 
 TRAJECTORY_BATCH = 1024  # over which a trajectory's gradient is averaged; D2 speaks of rules.BATCH
-LIGHTS = {True: "🟢 passes", False: "🔴 fails", None: "⚪ open"}
+LIGHTS = {True: "✓ passes", False: "✗ fails", None: "○ open"}
 DPI = 120
 
 
