@@ -94,6 +94,12 @@ def test_a_tally_tells_what_is_left(monkeypatch):
     assert re.search(r"3 of 4 .* 10 s", tally.status())
 
 
+def test_a_download_of_unknown_length_is_counted_all_the_same():
+    download = progress.Tally("x", 0, " MB")
+    download.done += 5.0
+    assert download.status() == "x: 5 MB done"
+
+
 def test_records_of_the_same_kind_calibrate_the_diagnostics_too():
     record = as_record(method="dfa", epochs=2)
     record.provenance.update(cpu_seconds=10.0, diagnostics_cpu_seconds=6.0, cpu="any")

@@ -14,10 +14,8 @@ from typing import Any
 
 from dask import config
 from distributed import Client, LocalCluster, WorkerPlugin
-from distributed.scheduler import KilledWorker
 from distributed.worker import thread_state
 
-from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import cost, workers
 from creditaudit.runs.provenance import provenance
@@ -57,7 +55,7 @@ class Admission(WorkerPlugin):
                 raise Abandoned("its campaign was stopped")
             worker.log_event(self.name, [key, epoch, accuracy])
 
-        workers.report_through(report)
+        workers.report = report
         await worker.set_resources(**{self.name: 1})
 
 
@@ -65,7 +63,8 @@ class DaskCrew(workers.Crew):
     """The workers of a Dask cluster that have this code, this lock and this recipe."""
 
     def __init__(self, task: workers.Task, address: str = "", jobs: int | None = None) -> None:
-        _silence()
+        for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost connection is told by us, in a sentence
         self.name, self.offer = f"dask://{address}" if address else "dask", _offer(seal())
         self.cluster = None if address else _local_cluster(jobs or cost.cores())
         try:
@@ -100,11 +99,6 @@ class DaskCrew(workers.Crew):
                 f"the scheduler at {self.name} is gone; records that arrived are saved, the same command goes on"
             )
         return None
-
-    def explain(self, spec: RunSpec, error: BaseException) -> BaseException:
-        if isinstance(error, KilledWorker):
-            return RuntimeError(f"run {spec.key} was given up: the workers that trained it died, several in a row")
-        return error
 
     def listen(self, report: workers.Report) -> None:
         self.client.subscribe_topic(self.offer, lambda event: report(*event[1]))
@@ -148,12 +142,6 @@ class DaskCrew(workers.Crew):
                     "`.venv/bin/dask worker HOST:PORT --nthreads 1` in a clone of this project starts one"
                 )
             time.sleep(0.2)
-
-
-def _silence() -> None:
-    """A lost connection is told by us, in a sentence."""
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _offer(of: Seal) -> str:

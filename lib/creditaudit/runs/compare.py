@@ -55,12 +55,11 @@ class Comparison:
     def sentence(self) -> str:
         if self.outcome == "bit-equal":
             return f"{self.key}: bit-equal"
-        where = "the same kind of CPU and libraries, so this should be bit-equal"
+        loss, norms = ("infinitely much" if off is None else f"{off:.2g}" for off in (self.loss_off, self.decades_off))
         return (
-            f"{self.key}: differs (first at {self.first}), accuracy by {self.accuracy_off:.4f}, loss by "
-            f"{_percent(self.loss_off)}, log10 of norms by {_off(self.decades_off)} (allowed on another kind of CPU: "
-            f"{tolerance(self.method)}); {where if self.alike else 'another kind of CPU or libraries, or partly so'}: "
-            f"{'FAILED' if self.outcome == 'different' else self.outcome}"
+            f"{self.key}: {self.outcome} (first at {self.first}), accuracy by {self.accuracy_off:.4f}, loss by {loss} "
+            f"of it, log10 of norms by {norms}. Same kind of CPU and libraries: {'yes' if self.alike else 'no'}. "
+            f"Allowed where they are not: {tolerance(self.method)}"
         )
 
 
@@ -158,11 +157,3 @@ _MEASURES: tuple[tuple[Iterable[str], Callable[[float | None, float | None], flo
     (("epochs.train_loss", "epochs.test_loss"), _relative),
     (("epochs.h_norm", "epochs.g_norm", "final.h_norm", "final.g_norm"), _decades),
 )
-
-
-def _off(value: float | None) -> str:
-    return "infinitely much" if value is None else f"{value:.1g}"
-
-
-def _percent(value: float | None) -> str:
-    return "infinitely much" if value is None else f"{100 * value:.2g} %"

@@ -19,7 +19,6 @@ import json
 import shutil
 import subprocess
 import tarfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -27,12 +26,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from creditaudit.mistakes import Mistake
 from creditaudit.paths import DATA, shown
 from creditaudit.runs.files import write_atomically
-from creditaudit.runs.progress import heartbeat
+from creditaudit.runs.progress import Tally, heartbeat
 
 RECORD = 1 + 3 * 32 * 32  # label byte, then the picture
 MD5 = {
@@ -197,30 +195,14 @@ def _download(url: str, part: Path) -> None:
         have = have if resumed else 0
         rest = int(answer.headers.get("Content-Length", 0))
         name = part.name.removesuffix(".part")
-        begun = time.monotonic()
-
-        def arrived() -> str:
-            return _arrived(name, file.tell() - have, rest, time.monotonic() - begun)
-
+        arrived = Tally(name, rest / 1e6, " MB")
         print(f"{'continuing' if resumed else 'downloading'} {name} ({(have + rest) / 1e6:.0f} MB)")
-        with (
-            part.open("ab" if resumed else "wb") as file,
-            tqdm(total=have + rest, initial=have, unit="B", unit_scale=True, disable=None) as bar,
-            heartbeat(arrived) if bar.disable else contextlib.nullcontext(),
-        ):
+        with part.open("ab" if resumed else "wb") as file, heartbeat(arrived.status):
             while chunk := answer.read(1 << 18):
                 file.write(chunk)
-                bar.update(len(chunk))
+                arrived.done += len(chunk) / 1e6
     if rest and part.stat().st_size < have + rest:
         raise OSError("the connection broke off; what arrived is kept for the next try")
-
-
-def _arrived(name: str, done: int, whole: int, seconds: float) -> str:
-    """A sign of life; some servers do not say how much there is."""
-    if not whole:
-        return f"{name}: {done / 1e6:.0f} MB"
-    left = f", about {seconds * (whole - done) / done:.0f} s left" if done else ""
-    return f"{name}: {done / 1e6:.0f} of {whole / 1e6:.0f} MB{left}"
 
 
 def _verified(path: Path, md5: str) -> bool:

@@ -54,31 +54,32 @@ def read_checked(path: Path) -> dict[str, Any]:
 
 
 def text_of(path: Path) -> str:
-    where = paths.shown(path)
-    remedy = f"delete {where} to have it made again"
     try:
         if not path.is_file():  # a pipe would keep us waiting
-            raise RecordError(f"{where} is no file", remedy)
+            raise _refused(path, " is no file")
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise RecordError(f"{where} is not valid JSON ({error})", remedy) from None
+        raise _refused(path, f" is not valid JSON ({error})") from None
     except OSError as error:
-        raise RecordError(f"{where} cannot be read ({error.strerror or error})", f"mend that, or {remedy}") from None
+        raise _refused(path, f" cannot be read ({error.strerror or error})") from None
+
+
+def _refused(path: Path, why: str) -> RecordError:
+    where = paths.shown(path)
+    return RecordError(where + why, f"delete {where} to have it made again")
 
 
 def checked(text: str, path: Path) -> dict[str, Any]:
     """The object that stands in that file, or is to."""
-    where = paths.shown(path)
-    remedy = f"delete {where} to have it made again"
     try:
         body = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_doubles)
         claimed = body.pop("sha256", None) if isinstance(body, dict) else None
         as_written = claimed and claimed == _checksum_of_text(text)
         actual = claimed if as_written else checksum(body) if claimed else ""
     except (ValueError, RecursionError) as error:  # no JSON, 1e999, a thousand brackets
-        raise RecordError(f"{where} is not valid JSON ({error})", remedy) from None
+        raise _refused(path, f" is not valid JSON ({error})") from None
     if not claimed or claimed != actual:
-        raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand", remedy)
+        raise _refused(path, " does not match its checksum: a number in it was changed by hand")
     return body
 
 
@@ -95,9 +96,9 @@ def conforming(kind: Any, content: Any, path: Path) -> Any:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        problem, where = error.errors()[0], paths.shown(path)
-        place = ", ".join([where, *map(str, problem["loc"])])
-        raise RecordError(f"{place}: {problem['msg'].lower()}", f"delete {where} to have it made again") from None
+        problem = error.errors()[0]
+        place = "".join(f", {name}" for name in problem["loc"])
+        raise _refused(path, f"{place}: {problem['msg'].lower()}") from None
 
 
 def _no_number(word: str) -> None:

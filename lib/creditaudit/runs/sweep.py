@@ -25,7 +25,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import arrivals, cost, fetch, schedule, train, workers
 from creditaudit.runs.board import Board
-from creditaudit.runs.files import RecordError, Unwritable, locked, sweep_scratch
+from creditaudit.runs.files import RecordError, Unwritable, checked_text, locked, sweep_scratch
 from creditaudit.runs.records import Record, Store
 from creditaudit.runs.seal import Seal, differences, digest, seal
 from creditaudit.runs.turns import Turn
@@ -78,29 +78,27 @@ def train_all(
     part: Part | None = None,
     measured: Sequence[Record] = (),
 ) -> int:
-    """Train what is missing, or a part of it; returns how many runs were trained here.
+    """Train what is missing; returns how many runs were trained here.
 
     The executor is any of concurrent.futures, or makes a crew for the task; by default a process per core.
-    By `measured` records, and those of the store, the time that is left is estimated.
+    Of several parts of one campaign each may have these cores to itself. By `measured` records, and those of the
+    store, the time that is left is estimated.
     """
-    specs = schedule.shard(specs, *part) if part else specs
     if device == "cuda" and not torch.cuda.is_available():
         raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
-    if not store.missing(specs):
+    missing = store.missing(specs)
+    if not missing:
         return 0
     if device != "cpu":
-        return _train_stacked(store.missing(specs), store, device, measured)
+        return _train_stacked(missing, store, device, measured)
     if executor is not None:
         crew = Crew(executor, train_one) if isinstance(executor, Executor) else executor(train_one)
-        return _train_with(crew, store.missing(specs), store, measured)
+        return _train_with(crew, missing, store, measured)
     busy = f"waiting: another process trains into {paths.shown(store.folder)} on these cores"
     with locked(cores_in(store, part), busy):
         missing = store.missing(specs)  # again: whoever was waited for may have trained them
-        if not missing:
-            return 0
-        return _train_with(
-            LocalCrew(train_one, min(jobs or cost.cores(), len(missing)), store), missing, store, measured
-        )
+        crew = LocalCrew(train_one, min(jobs or cost.cores(), len(missing)) or 1, store)
+        return _train_with(crew, missing, store, measured)
 
 
 def cores_in(store: Store, part: Part | None = None) -> Path:
@@ -156,7 +154,7 @@ class _Campaign:
             if stopped.is_set():
                 raise KeyboardInterrupt
             self._hand_out()
-            self.board.tick()
+            self.board.tick(f", {len(self.elsewhere)} with another campaign" if self.elsewhere else "")
             if not self.running:
                 stopped.wait(TICK)
                 continue
@@ -172,7 +170,7 @@ class _Campaign:
         if self.room != (room := self.crew.room()):
             self.room = room
             if room:
-                seconds = [self.board.seconds(spec) for spec in self.waiting]
+                seconds = [self.board.estimates[spec].total for spec in self.waiting]
                 self.waiting = schedule.order(self.waiting, seconds, room)
         while self.waiting and len(self.running) < room:
             spec = self.waiting.pop(0)
@@ -188,8 +186,6 @@ class _Campaign:
     def _look_elsewhere(self) -> None:
         """When nothing else is left: did those who had the other runs finish them, or die?"""
         if self.elsewhere and not self.waiting and time.monotonic() - self.looked > ELSEWHERE:
-            if not self.running:
-                self.board.announce(f"waiting for {len(self.elsewhere)} runs that another campaign trains")
             self.waiting, self.elsewhere, self.looked = self.elsewhere, [], time.monotonic()
 
     def _receive(self, future: Future[str], spec: RunSpec) -> None:
@@ -200,7 +196,8 @@ class _Campaign:
         except (Exception, CancelledError) as error:
             if (end := self.crew.trouble(error)) is not None:
                 raise end from error
-            self.failed.append(self.crew.explain(spec, error))
+            why = str(error) or type(error).__name__
+            self.failed.append(error if spec.key in why else RuntimeError(f"run {spec.key} failed: {why}"))
         else:
             self.trained += 1
             self.board.finish(spec, record.final["test_accuracy"])
@@ -258,14 +255,14 @@ def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -
     spec = RunSpec(**fields)
 
     def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
-        workers.tell(spec.key, epoch, accuracy)
+        workers.report(spec.key, epoch, accuracy)
 
     try:
-        if profile_dir is not None:
-            return arrivals.packed(train.run(spec, Store(Path(profile_dir)), report))
-        return arrivals.packed(_train_apart(spec, report))
+        here = profile_dir is not None
+        record = train.run(spec, Store(Path(profile_dir)), report) if here else _train_apart(spec, report)
+        return checked_text(record.to_json())
     except Exception as error:
-        if isinstance(error, Unwritable) and profile_dir is not None:  # nor can any other record be saved
+        if isinstance(error, Unwritable) and here:  # nor can any other record be saved
             raise
         raise RuntimeError(f"run {spec.key} failed: {error}") from None
 

@@ -31,22 +31,11 @@ LAST_WORDS = 5.0  # seconds a worker gets between SIGTERM and SIGKILL
 Task = Callable[[dict[str, Any], Seal, str | None], str]  # a spec's fields, the campaign's seal, its folder -> record
 Report = Callable[[str, int, float], None]  # a run's key, epochs done, test accuracy
 
-_report: Report = lambda *_: None  # noqa: E731  set in each worker that has a channel to its campaign
+report: Report = lambda *_: None  # noqa: E731  set in each worker that has a channel to its campaign
 
 
 class WorkerKilled(Mistake, RuntimeError):
     """A worker process is gone, and with it the pool."""
-
-
-def tell(key: str, epoch: int, accuracy: float) -> None:
-    """An epoch is done, says the task."""
-    _report(key, epoch, accuracy)
-
-
-def report_through(channel: Report) -> None:
-    """From now on this process tells its epochs there."""
-    global _report
-    _report = channel
 
 
 class Crew:
@@ -64,11 +53,12 @@ class Crew:
 
     def trouble(self, error: BaseException) -> BaseException | None:
         """What ends the campaign, if this is not the failure of one run."""
-        return WorkerKilled(_gone(self._room)) if isinstance(error, BrokenExecutor) else None
-
-    def explain(self, spec: RunSpec, error: BaseException) -> BaseException:
-        """Why one run failed."""
-        return error
+        if not isinstance(error, BrokenExecutor):
+            return None
+        less = f", with JOBS=1 in a part of the memory that {self._room} workers take" if self._room > 1 else ""
+        return WorkerKilled(
+            f"a worker process was killed (out of memory?); finished runs are saved, the same command goes on{less}"
+        )
 
     def listen(self, report: Report) -> None:
         """Have epochs told, where there is a channel."""
@@ -114,8 +104,9 @@ class LocalCrew(Crew):
 
 
 def _start_local(reports: "multiprocessing.Queue") -> None:
+    global report
     threading.Thread(target=_leave_with_the_campaign, daemon=True).start()
-    report_through(lambda *told: reports.put(told))
+    report = lambda *told: reports.put(told)  # noqa: E731
     seal(), provenance()  # now, while the code on disk is the code in memory
 
 
@@ -123,12 +114,6 @@ def _leave_with_the_campaign() -> None:
     """A campaign that was killed tells nobody, and its queue stays open: workers hold both ends of it."""
     multiprocessing.parent_process().join()
     os._exit(1)
-
-
-def _gone(jobs: int) -> str:
-    return "a worker process was killed (out of memory?); finished runs are saved, the same command goes on" + (
-        f", with JOBS=1 in a part of the memory that {jobs} workers take" if jobs > 1 else ""
-    )
 
 
 @contextmanager
