@@ -38,7 +38,7 @@ class _Config(BaseModel):
 class _Claim(BaseModel):
     """What of an entry of claims.json is counted."""
 
-    id: str
+    id: str = ""
     verdict: Verdict
     cause: str | None = None
 
@@ -121,7 +121,7 @@ def verdict_summary(profile: str) -> dict[str, Any] | None:
     try:
         claims = TypeAdapter(list[_Claim]).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise AppendixError(f"{paths.shown(path)} is damaged: `make claims PROFILE={profile}` writes it") from error
+        raise AppendixError(f"{paths.shown(path)} is damaged: `make claims PROFILE={profile}` writes it") from None
     once = [claim for claim in claims if ".cross." not in claim.id]
     verdicts = [claim.verdict for claim in once if claim.cause != "another profile"]
     counts = [(name, verdicts.count(name)) for name in VERDICTS]

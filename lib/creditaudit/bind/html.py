@@ -196,10 +196,10 @@ def keyed(table: str, rows: list[dict[str, str]], links: Links) -> Markup:
 
     def row(found: re.Match[str]) -> str:
         note = next(notes)
-        chosen = "".join(f' data-{name}="{escape(value)}"' for name, value in note.items() if name != "id")
+        chosen = Markup("").join(Markup(' data-{}="{}"').format(*item) for item in note.items() if item[0] != "id")
         number, href = links.section(note["section"]) or (None, "")
-        section = f' <a class="section" href="{escape(href)}">section {number}</a>' if number else ""
-        return f'<tr id="{escape(note["id"])}"{chosen}>{found[1]}{section}</th>'
+        section = Markup(' <a class="section" href="{}">section {}</a>').format(href, number) if number else ""
+        return Markup('<tr id="{}"{}>{}{}</th>').format(note["id"], chosen, Markup(found[1]), section)
 
     return Markup(head + re.sub(r"<tr>(.*?)</th>", row, body, flags=re.DOTALL) + rest)
 

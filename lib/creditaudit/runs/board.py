@@ -80,8 +80,7 @@ class Board:
         return estimate.epoch if self.reached.get(spec, 0) < spec.epochs else estimate.closing
 
     def left(self) -> str:
-        seconds = self.seconds_left()
-        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+        return f"about {self.seconds_left() / 60:.1f} min left"
 
     def _add(self, spec: RunSpec, work: float) -> None:
         self.done += work

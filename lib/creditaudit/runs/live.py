@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -242,18 +243,9 @@ def _work(requests: TextIO, answers: TextIO) -> None:
         except BrokenPipeError:
             return
         except Exception as error:
-            tell(state="failed", problem=f"{spec.key}: {_explained(error)}")
-
-
-def _explained(error: Exception) -> str:
-    """A mistake in its own words; anything else with the place where it happened."""
-    if isinstance(error, Mistake):
-        return str(error)
-    frame = error.__traceback__
-    while frame.tb_next is not None:
-        frame = frame.tb_next
-    code = frame.tb_frame.f_code
-    return f"{type(error).__name__}: {error} ({Path(code.co_filename).name}, line {frame.tb_lineno}, {code.co_name})"
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            bug = f"{type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}, {at.name})"
+            tell(state="failed", problem=f"{spec.key}: {error if isinstance(error, Mistake) else bug}")
 
 
 def _leave_with_parent(parent: int) -> None:

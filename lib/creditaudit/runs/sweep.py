@@ -194,8 +194,7 @@ class _Campaign:
         except Unwritable:  # nor can any other record be
             raise
         except (Exception, CancelledError) as error:
-            if (end := self.crew.trouble(error)) is not None:
-                raise end from error
+            self.crew.end_if_lost(error)
             why = str(error) or type(error).__name__
             self.failed.append(error if spec.key in why else RuntimeError(f"run {spec.key} failed: {why}"))
         else:

@@ -51,14 +51,13 @@ class Crew:
     def submit(self, spec: RunSpec) -> Future[str]:
         return self.executor.submit(self.task, spec.model_dump(), seal(), None)
 
-    def trouble(self, error: BaseException) -> BaseException | None:
-        """What ends the campaign, if this is not the failure of one run."""
-        if not isinstance(error, BrokenExecutor):
-            return None
-        less = f", with JOBS=1 in a part of the memory that {self._room} workers take" if self._room > 1 else ""
-        return WorkerKilled(
-            f"a worker process was killed (out of memory?); finished runs are saved, the same command goes on{less}"
-        )
+    def end_if_lost(self, error: BaseException) -> None:
+        """End the campaign, if this is not the failure of one run."""
+        if isinstance(error, BrokenExecutor):
+            less = f", with JOBS=1 in a part of the memory that {self._room} workers take" if self._room > 1 else ""
+            raise WorkerKilled(
+                f"a worker process was killed (out of memory?); finished runs are saved, the same command goes on{less}"
+            ) from error
 
     def listen(self, report: Report) -> None:
         """Have epochs told, where there is a channel."""
