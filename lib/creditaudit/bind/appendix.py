@@ -120,7 +120,7 @@ def verdict_summary(profile: str) -> dict[str, Any] | None:
         return None
     try:
         claims = TypeAdapter(list[_Claim]).validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+    except (OSError, ValidationError):
         raise AppendixError(f"{paths.shown(path)} is damaged: `make claims PROFILE={profile}` writes it") from None
     once = [claim for claim in claims if ".cross." not in claim.id]
     verdicts = [claim.verdict for claim in once if claim.cause != "another profile"]
