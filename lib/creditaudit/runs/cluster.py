@@ -42,7 +42,7 @@ class Admission(WorkerPlugin):
     """Set up in every worker, those that join later too: who differs from the campaign offers nothing."""
 
     def __init__(self, expected: Seal) -> None:
-        self.expected, self.name = expected, _offer(expected)
+        self.expected, self.name = expected, f"creditaudit-{digest(expected)}"
 
     async def setup(self, worker: Any) -> None:
         if differences(self.expected, await asyncio.to_thread(seal)):
@@ -65,7 +65,8 @@ class DaskCrew(workers.Crew):
     def __init__(self, task: workers.Task, address: str = "", jobs: int | None = None) -> None:
         for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost connection is told by us, in a sentence
-        self.name, self.offer = f"dask://{address}" if address else "dask", _offer(seal())
+        self.name, admission = f"dask://{address}" if address else "dask", Admission(seal())
+        self.offer = admission.name
         self.cluster = None if address else _local_cluster(jobs or cost.cores())
         try:
             where = f"tcp://{address}" if address else self.cluster
@@ -75,7 +76,7 @@ class DaskCrew(workers.Crew):
                 f"EXECUTOR={self.name}: no Dask scheduler answers there ({error or type(error).__name__}); "
                 "`.venv/bin/dask scheduler` starts one"
             ) from None
-        self.client.register_plugin(Admission(seal()))
+        self.client.register_plugin(admission)
         super().__init__(self.client.get_executor(pure=False, retries=0, resources={self.offer: 1}), task, 1)
         self.told: set[str] = set()
         self.idle_told, self.looked = False, 0.0
@@ -138,10 +139,6 @@ class DaskCrew(workers.Crew):
                     "`.venv/bin/dask worker HOST:PORT --nthreads 1` in a clone of this project starts one"
                 )
             time.sleep(0.2)
-
-
-def _offer(of: Seal) -> str:
-    return f"creditaudit-{digest(of)}"
 
 
 def _local_cluster(jobs: int) -> LocalCluster:
