@@ -11,9 +11,9 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -109,9 +109,11 @@ def cores_in(store: Store, part: Part | None = None) -> Path:
 
 
 def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> int:
-    campaign = _Campaign(crew, missing, store, measured)
+    campaign, stopped = _Campaign(crew, missing, store, measured), threading.Event()
+    # Ctrl-C, and SIGTERM where the command turns it into one, are only noted: nothing is torn in the middle
+    ours = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
     try:
-        with _stop_signals() as stopped:
+        with workers.signals(lambda *_: stopped.set(), *ours):
             try:
                 campaign.complete(stopped)
             finally:
@@ -208,24 +210,6 @@ class _Campaign:
         for _, turn in self.running.values():
             turn.give_back()
         self.board.close()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C, and SIGTERM where the command turns it into one, are only noted: nothing is torn in the middle."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ours = [number for number, handler in before.items() if callable(handler)]
-    for number in ours:
-        signal.signal(number, lambda *_: stopped.set())
-    try:
-        yield stopped
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
 
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measured: Sequence[Record]) -> int:

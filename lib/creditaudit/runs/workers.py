@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from creditaudit.engine.spec import RunSpec
@@ -116,13 +116,18 @@ def _leave_with_the_campaign() -> None:
 
 
 @contextmanager
-def ctrl_c_ignored() -> Iterator[None]:
-    """Workers started meanwhile inherit this: Ctrl-C reaches the whole terminal, but is the campaign's to handle."""
+def signals(handler: Any, *numbers: int) -> Iterator[None]:
+    """Handled so meanwhile; only the main thread can have that."""
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        numbers = ()
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def ctrl_c_ignored() -> AbstractContextManager[None]:
+    """Workers started meanwhile inherit this: Ctrl-C reaches the whole terminal, but is the campaign's to handle."""
+    return signals(signal.SIG_IGN, signal.SIGINT)
