@@ -61,21 +61,16 @@ def cifar10(folder: Path = DATA / "cifar10") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     missing = list(unverified(folder))
     if missing:
-        put_there = {path for path in (folder / "download").glob("*") if path.suffix != ".part"}  # not ours to remove
+        download = folder / "download"
+        put_there = {path for path in download.glob("*") if path.suffix != ".part"}  # not ours to remove
         _fetch(folder, missing)
-        _remove(set((folder / "download").glob("*")) - put_there)
+        for path in set(download.glob("*")) - put_there:
+            path.unlink()
+        with contextlib.suppress(OSError):  # something else is in it
+            download.rmdir()
     pack(folder)
     print(f"CIFAR-10 is in {shown(folder)}, all {len(MD5)} files verified")
     return folder
-
-
-def _remove(downloads: set[Path]) -> None:
-    """What was downloaded, and its folder where nothing else is in it."""
-    for path in downloads:
-        path.unlink()
-    for folder in {path.parent for path in downloads}:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def unverified(folder: Path) -> Iterator[str]:

@@ -114,17 +114,17 @@ def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
     scratch = scratch_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("wb") as file:
-                for part in content:
-                    file.write(part.encode() if isinstance(part, str) else part)
-                file.flush()
-                os.fsync(file.fileno())  # its checkpoint is removed next
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with scratch.open("wb") as file:
+            for part in content:
+                file.write(part.encode() if isinstance(part, str) else part)
+            file.flush()
+            os.fsync(file.fileno())  # its checkpoint is removed next
+        scratch.replace(path)
     except OSError as error:
         _fail(path, error)
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
 
 
 def _fail(path: Path, error: OSError) -> NoReturn:

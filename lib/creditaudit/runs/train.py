@@ -44,18 +44,15 @@ def run_stack(
     kind: "type[Training] | None" = None,
 ) -> list[Record]:
     """Train runs that differ only in seed and lambda as one stack (on a CPU a stack of one is fastest)."""
+    checkpoint = store.folder.parent / "checkpoints" / f"{specs[0].key}-{len(specs)}.pt"
     with training_mode():
-        training = (kind or Training)(specs, _checkpoints(store) / f"{specs[0].key}-{len(specs)}.pt", device)
+        training = (kind or Training)(specs, checkpoint, device)
         training.complete(progress or (lambda *_: None))
         records = training.records()
     for record in records:
         store.save(record)
-    training.checkpoint_path.unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
     return records
-
-
-def _checkpoints(store: Store) -> Path:
-    return store.folder.parent / "checkpoints"
 
 
 class Training:
