@@ -264,7 +264,7 @@ def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
     with pytest.raises(sweep.RunsFailed, match=rf"1 of 2 runs failed(.|\n)*{bad.key}"):
         sweep.train_all([bad, good], store, jobs=1)
     assert store.get(good) is not None
-    with pytest.raises(sweep.RunsFailed, match=r"^all 1 runs failed:"):
+    with pytest.raises(sweep.RunsFailed, match=r"^1 of 1 runs failed:"):
         sweep.train_all([bad], store, jobs=1)
 
 

@@ -249,11 +249,10 @@ def only_columns(table: str, names: list[str]) -> str:
 def unbroken(text: str) -> str:
     """No line ends inside a number: not before its ± or ×/÷, not within (n = 3) or 4.4e-7, which is never 4.4e-07."""
     parts = _CODE.split(text)
-    parts[::2] = [_EXPONENT.sub(r"\1", part) for part in parts[::2]]
-    parts[::2] = [
-        _JOINED.sub("\u00a0", _BROKEN.sub(lambda found: f"{found[1] or found[3]}\u2060{found[2] or ''}", part))
-        for part in parts[::2]
-    ]  # not in code
+    for place in range(0, len(parts), 2):  # not in code
+        part = _EXPONENT.sub(r"\1", parts[place])
+        part = _BROKEN.sub(lambda found: f"{found[1] or found[3]}\u2060{found[2] or ''}", part)
+        parts[place] = _JOINED.sub("\u00a0", part)
     return "".join(parts)
 
 

@@ -48,10 +48,6 @@ class Comparison:
     decades_off: float | None = 0.0  # of the norms of states and gradients
     first: str | None = None  # the first place where they differ
 
-    @property
-    def method(self) -> str:
-        return self.key.partition("-")[0]
-
     def sentence(self) -> str:
         if self.outcome == "bit-equal":
             return f"{self.key}: bit-equal"
@@ -59,7 +55,7 @@ class Comparison:
         return (
             f"{self.key}: {self.outcome} (first at {self.first}), accuracy by {self.accuracy_off:.4f}, loss by {loss} "
             f"of it, log10 of norms by {norms}. Same kind of CPU and libraries: {'yes' if self.alike else 'no'}. "
-            f"Allowed where they are not: {tolerance(self.method)}"
+            f"Allowed where they are not: {tolerance(self.key.partition('-')[0])}"
         )
 
 

@@ -64,8 +64,7 @@ class RunsFailed(Mistake, RuntimeError):
     def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
         shown = list(dict.fromkeys(str(failure) for failure in failures))[:MOST_SHOWN]
         lines = "\n".join(f"  {failure}" for failure in shown)
-        count = f"{len(failures)} of {asked} runs failed, the others were trained"
-        super().__init__(f"{count if len(failures) < asked else f'all {asked} runs failed'}:\n{lines}")
+        super().__init__(f"{len(failures)} of {asked} runs failed:\n{lines}")
         self.__cause__ = failures[0]
 
 
