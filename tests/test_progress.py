@@ -57,7 +57,7 @@ def test_the_estimate_is_right_within_a_factor_of_two_after_a_minute(kinds, jobs
             if what == "begin":
                 board.begin(spec)
             elif what == "note":
-                board.note(spec, epoch, 0.5)
+                board.note(spec.key, epoch)
             elif what == "finish":
                 board.finish(spec, 0.5)
             if 60 < when < end - 2 * piece:  # of a piece that is not done nothing is known

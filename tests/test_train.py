@@ -33,21 +33,21 @@ def test_an_interrupted_run_continues_to_the_same_bits(tmp_path, monkeypatch):
     whole = train.run(spec, Store(tmp_path / "whole"))
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
 
-    def pull_the_plug(spec, epoch, accuracy):
+    def pull_the_plug(key, epoch):
         if epoch == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train.run(spec, Store(tmp_path / "cut"), pull_the_plug)
     seen = []
-    resumed = train.run(spec, Store(tmp_path / "cut"), lambda spec, epoch, accuracy: seen.append(epoch))
+    resumed = train.run(spec, Store(tmp_path / "cut"), lambda key, epoch: seen.append(epoch))
     assert seen == [3, 4]
     assert content(resumed) == content(whole)
     assert not list((tmp_path / "cut" / "checkpoints").glob("*"))
 
 
 def interrupted(specs, store, at=2):
-    def pull_the_plug(spec, epoch, accuracy):
+    def pull_the_plug(key, epoch):
         if epoch == at:
             raise KeyboardInterrupt
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_serves_only_the_runs_it_is_of(tmp_path, monkeypatch):
 def resumed_or_restarted(spec, store, whole, capsys) -> str:
     """Train on; the numbers are those of an undisturbed run, and a run that could not go on says so."""
     seen = []
-    record = train.run(spec, store, lambda spec, epoch, accuracy: seen.append(epoch))
+    record = train.run(spec, store, lambda key, epoch: seen.append(epoch))
     said = capsys.readouterr().err
     assert content(record) == content(whole)
     started_again = seen[0] == 1

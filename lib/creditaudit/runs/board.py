@@ -27,17 +27,15 @@ class Board:
         self.begun = self.said = time.monotonic()
         self.terminal = sys.stdout.isatty()
 
-    def hear(self, key: str, epoch: int, accuracy: float) -> None:
-        """From a worker; another campaign's runs may be heard on the same channel."""
-        if key in self.by_key:
-            self.note(self.by_key[key], epoch, accuracy)
-
     def begin(self, spec: RunSpec) -> None:
         """Somebody has been given it."""
         self.under_way[spec] = time.monotonic()
 
-    def note(self, spec: RunSpec, epoch: int, accuracy: float) -> None:
-        """An epoch is done."""
+    def note(self, key: str, epoch: int) -> None:
+        """An epoch is done, says a worker; another campaign's runs may be heard on the same channel."""
+        if key not in self.by_key:
+            return
+        spec = self.by_key[key]
         share = self.estimates[spec].epoch
         if spec not in self.reached:  # a resumed run: what its checkpoint held is not work of this campaign
             self.total -= share * (epoch - 1)

@@ -49,11 +49,11 @@ class Admission(WorkerPlugin):
             return
         await asyncio.to_thread(provenance)  # now, while the code on disk is the code in memory
 
-        def report(key: str, epoch: int, accuracy: float) -> None:
+        def report(key: str, epoch: int) -> None:
             task = worker.state.tasks.get(thread_state.key)
             if task is None or task.state == "cancelled":
                 raise Abandoned("its campaign was stopped")
-            worker.log_event(self.name, [key, epoch, accuracy])
+            worker.log_event(self.name, [key, epoch])
 
         workers.report = report
         await worker.set_resources(**{self.name: 1})

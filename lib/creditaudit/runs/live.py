@@ -228,11 +228,8 @@ def _work(requests: TextIO, answers: TextIO) -> None:
 
         def complete(self, progress: trainer.Progress) -> None:
             tell(state="training", epochs=trainer.plain({name: self.logs[0].get(name, []) for name in TOLD}))
-            super().complete(self.tell_epoch)
+            super().complete(lambda *_: tell(epochs=trainer.plain({name: self.logs[0][name][-1:] for name in TOLD})))
             tell(state="measuring")
-
-        def tell_epoch(self, *_: Any) -> None:
-            tell(epochs=trainer.plain({name: self.logs[0][name][-1:] for name in TOLD}))
 
     for line in requests:
         folder, fields = json.loads(line)

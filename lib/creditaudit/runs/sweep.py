@@ -148,7 +148,7 @@ class _Campaign:
         self.failed: list[BaseException] = []
         self.trained, self.room, self.looked = 0, 0, time.monotonic()
         sweep_scratch(store.folder.parent)
-        crew.listen(self.board.hear)
+        crew.listen(self.board.note)
 
     def complete(self, stopped: threading.Event) -> None:
         while self.waiting or self.running or self.elsewhere:
@@ -234,14 +234,9 @@ def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -
     """The task of a worker: the record of one run, as text."""
     if off := differences(expected, seal()):
         raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
-    spec = RunSpec(**fields)
-
-    def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
-        workers.report(spec.key, epoch, accuracy)
-
+    spec, here = RunSpec(**fields), profile_dir is not None
     try:
-        here = profile_dir is not None
-        record = train.run(spec, Store(Path(profile_dir)), report) if here else _train_apart(spec, report)
+        record = train.run(spec, Store(Path(profile_dir)), workers.report) if here else _train_apart(spec)
         return checked_text(record.to_json())
     except Exception as error:
         if isinstance(error, Unwritable) and here:  # nor can any other record be saved
@@ -249,7 +244,7 @@ def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -
         raise RuntimeError(f"run {spec.key} failed: {error}") from None
 
 
-def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
+def _train_apart(spec: RunSpec) -> Record:
     """In a folder of the worker's own: what is finished there but did not arrive is sent again, not trained again."""
     store = Store(paths.OUTPUTS / "worker" / digest(seal()))
     turn = Turn(store, spec.key)
@@ -261,7 +256,7 @@ def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
             store.path(spec).unlink()
         if spec.data == "cifar10":
             _pictures()
-        return train.run(spec, store, report)
+        return train.run(spec, store, workers.report)
     finally:
         turn.give_back()
 

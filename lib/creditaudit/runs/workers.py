@@ -29,7 +29,7 @@ ENVIRONMENT = {
 LAST_WORDS = 5.0  # seconds a worker gets between SIGTERM and SIGKILL
 
 Task = Callable[[dict[str, Any], Seal, str | None], str]  # a spec's fields, the campaign's seal, its folder -> record
-Report = Callable[[str, int, float], None]  # a run's key, epochs done, test accuracy
+Report = Callable[[str, int], None]  # a run's key, epochs done
 
 report: Report = lambda *_: None  # noqa: E731  set in each worker that has a channel to its campaign
 
