@@ -57,7 +57,7 @@ class Chapter:
 
     @property
     def anchor(self) -> str:
-        return _anchor(self.section, self.set_name)
+        return slug(f"{self.section}-{self.set_name}")
 
     def printed(self) -> NotebookNode:
         """What the PDF shows: no cell that is for the screen alone, no column that a table does not print."""
@@ -101,7 +101,7 @@ def chapters(order: list[tuple[str, str]], profile: str, parts: dict[str, str] |
 
 def _chapter(number: int, section: str, set_name: str, path: Path, counter: Counter) -> Chapter:
     notebook = pages.read(path)
-    provenance, headline, cells, anchor = [], [], [], _anchor(section, set_name)
+    provenance, headline, cells, anchor = [], [], [], slug(f"{section}-{set_name}")
     counters = counter, Counter()
     for index, cell in enumerate(notebook.cells):
         tags = set(cell.metadata.get("tags", []))
@@ -261,5 +261,5 @@ def _is_for_jupyter(output: NotebookNode) -> bool:
     return output.get("metadata", {}).get("text/markdown", {}).get("role") in ("caption", "register")
 
 
-def _anchor(section: str, set_name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", f"{section}-{set_name}".lower()).strip("-")
+def slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

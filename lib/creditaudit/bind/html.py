@@ -26,12 +26,13 @@ from traitlets.config import Config
 
 from creditaudit import paths
 from creditaudit.bind import mathsvg
-from creditaudit.bind.chapters import AppendixError, Chapter
+from creditaudit.bind.chapters import AppendixError, Chapter, slug
 from creditaudit.bind.links import Links
 from creditaudit.study.verdicts import VERDICTS
 
 LIMIT = 4_000_000  # bytes
 LONG = 40  # letters of prose in a table cell
+_MARKUP = re.compile(r"<svg.*?</svg>|<[^>]*>")
 _CODE = re.compile(r"(?<=<code>).*?(?=</code>)")
 _RECORDS = re.compile(r'(?:<a href="[^#"][^"]*"><code>[^<]*(?:<wbr>[^<]*)*</code></a>\s*)+')
 _FIRST = re.compile(r"\A<td([^>]*)>(.*?)</td>", re.DOTALL)
@@ -58,8 +59,7 @@ class Renderer(IPythonRenderer):
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         level = max(level, 2) + 1  # the chapter's title is an h2
-        plain = re.sub(r"<svg.*?</svg>|<[^>]*>", "", text)
-        anchor = f"{self.chapter.anchor}-{re.sub(r'[^a-z0-9]+', '-', plain.lower()).strip('-')}"
+        anchor = f"{self.chapter.anchor}-{slug(_MARKUP.sub('', text))}"
         number = ""
         if level == 3:
             self.headings.append((anchor, Markup(text)))
@@ -81,7 +81,7 @@ class Renderer(IPythonRenderer):
     def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
         """Prose gets room; a long identifier may break after a dot, a slash or an underscore."""
         text = _CODE.sub(lambda code: re.sub(r"(?<=[._/])", "<wbr>", code.group()), text)
-        long = len(re.sub(r"<svg.*?</svg>|<[^>]*>", "", text)) > LONG
+        long = len(_MARKUP.sub("", text)) > LONG
         tag = "th" if head else "td"
         kind = f"verdict {text}" if text in VERDICTS else "long" if long else ""
         if _RECORDS.fullmatch(text):
