@@ -50,11 +50,8 @@ def render(profile: str) -> tuple[Path, Path]:
     from creditaudit.bind.pdf import render_pdf
 
     config = _config()
-    made = chapters(contents(config), profile, config.parts)
-    front = {
-        "title": config.title,
-        "subtitle": config.subtitle,
-        "study": config.study,
+    made = chapters(contents(), profile, config.parts)
+    front = config.model_dump(include={"title", "subtitle", "study"}) | {
         "headline": "\n\n".join(filter(None, (chapter.headline for chapter in made))),
         "profile": profile,
         "verdicts": verdict_summary(profile),
@@ -93,10 +90,10 @@ def output_paths(profile: str) -> tuple[Path, Path]:
     return folder / "appendix.html", folder / "appendix.pdf"
 
 
-def contents(config: _Config | None = None) -> Order:
+def contents() -> Order:
     """(section, set) in reading order. An entry is `section/set`, `section` for its sets, or `others`."""
     order: Order = []
-    entries = (config or _config()).order
+    entries = _config().order
     named = {entry.partition("/")[0] for entry in entries}
     others = [section for section in params.sections() if section not in named]
     place = entries.index(OTHERS) if OTHERS in entries else len(entries)
