@@ -96,7 +96,6 @@ def _leave(status: int) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     from creditaudit import paths
-    from creditaudit.study import params
 
     if not paths.NOTEBOOKS.is_dir():
         raise NoClone(
@@ -104,6 +103,8 @@ def _check(options: argparse.Namespace) -> None:
             "installed alone, this package is for `from creditaudit import audit`"
         )
     if hasattr(options, "profile"):
+        from creditaudit.study import params  # late: an installation alone need not have what it reads files with
+
         params.profile_entry(options.profile)
 
 
