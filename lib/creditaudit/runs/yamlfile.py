@@ -69,7 +69,7 @@ def load(path: Path) -> Any:
     except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError, OSError) as error:
         # also `!!int x`, for which PyYAML lets Python's own errors through
         why = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise YamlError(f"{where} cannot be read: {why}") from None
+        raise YamlError(f"{where}: {why}") from None
 
 
 @lru_cache(maxsize=64)
