@@ -58,7 +58,7 @@ def damaged(project):
 
 def test_nothing_is_loaded_from_outside(rendered):
     page = rendered[0].read_text().replace(f"<script>{html.script()}</script>", "", 1)
-    assert html.external_loads(page) == []
+    assert html.loading_or_acting(page) == []
     assert not re.search(r"<script|cdn|mathjax|require\.js|mermaid", page, re.IGNORECASE)
     assert len(page) < html.LIMIT
 
@@ -76,11 +76,11 @@ def test_nothing_is_loaded_from_outside(rendered):
     ],
 )
 def test_loads_are_found(page):
-    assert html.external_loads(page)
+    assert html.loading_or_acting(page)
 
 
 def test_links_are_no_loads():
-    assert html.external_loads('<a href="https://a.b">x</a><img src="data:image/png;base64,">') == []
+    assert html.loading_or_acting('<a href="https://a.b">x</a><img src="data:image/png;base64,">') == []
 
 
 def test_title_page_contents_and_numbers(page):
@@ -168,7 +168,7 @@ def test_what_stands_in_a_record_or_a_name_is_text_on_the_page(project, damaged,
     front = {"title": text, "subtitle": text, "study": text, "headline": text, "profile": text, "verdicts": None}
     shown = html.render_html(made, Links(made, "smoke", project), references=[text], **front)
     shown = shown.replace(f"<script>{html.script()}</script>", "", 1)
-    assert html.active_content(shown) == [] == html.external_loads(shown)
+    assert html.loading_or_acting(shown) == []
     page = BeautifulSoup(shown, "html.parser")
     tags = page.find_all(True)
     assert not {"script", "iframe", "form", "input", "base"} & {tag.name for tag in tags}
@@ -197,7 +197,7 @@ def test_the_page_forbids_the_browser_everything_but_to_show(page):
     ],
 )  # fmt: skip
 def test_what_could_act_is_found(tag):
-    assert html.active_content(tag)
+    assert html.loading_or_acting(tag)
 
 
 @pytest.mark.parametrize(

@@ -314,9 +314,3 @@ def test_random_labels_are_the_seeds_own_and_leave_the_test_set_alone(tiny):
     assert set(first.train_labels) == set(range(10)) and first.train_labels.dtype == tiny.train_labels.dtype
     assert (first.train_labels == tiny.train_labels).mean() < 0.2  # chance: a tenth
     assert first.test_labels is tiny.test_labels and first.train_images is tiny.train_images
-
-
-def test_a_download_says_how_much_is_there_and_when_it_ends():
-    assert fetch._arrived("x", 0, 0, 9.0) == "x: 0 MB" and fetch._arrived("x", 5_000_000, 0, 9.0) == "x: 5 MB"
-    assert fetch._arrived("x", 0, 10_000_000, 9.0) == "x: 0 of 10 MB"
-    assert fetch._arrived("x", 4_000_000, 10_000_000, 8.0) == "x: 4 of 10 MB, about 12 s left"

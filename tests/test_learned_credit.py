@@ -233,7 +233,7 @@ def test_an_interrupted_run_continues_to_the_same_bits(tmp_path, monkeypatch, me
     whole = train.run(spec, Store(tmp_path / "whole"))
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
 
-    def pull_the_plug(spec: RunSpec, epoch: int, accuracy: float) -> None:
+    def pull_the_plug(key: str, epoch: int) -> None:
         if epoch == 2:
             raise KeyboardInterrupt
 

@@ -61,7 +61,7 @@ def test_layers_of_parameters(project):
         ("rate: [0.1]", "is not float"),
         ("- rate", "must be a mapping"),
         ("rate: 0.1\nrate: 0.2", r"params/tiny/a.yaml: 'rate' stands here twice .*line 2"),
-        ("rate: [0.1", "params/tiny/a.yaml: not YAML"),
+        ("rate: [0.1", "params/tiny/a.yaml: while parsing"),
         ("profile: quick", "profile is the command's to choose"),
     ],
 )

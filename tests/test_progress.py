@@ -57,7 +57,7 @@ def test_the_estimate_is_right_within_a_factor_of_two_after_a_minute(kinds, jobs
             if what == "begin":
                 board.begin(spec)
             elif what == "note":
-                board.note(spec, epoch, 0.5)
+                board.note(spec.key, epoch)
             elif what == "finish":
                 board.finish(spec, 0.5)
             if 60 < when < end - 2 * piece:  # of a piece that is not done nothing is known
@@ -92,6 +92,12 @@ def test_a_tally_tells_what_is_left(monkeypatch):
     tally = progress.Tally("notebooks", 4)
     clock[0], tally.done = 30.0, 3
     assert re.search(r"3 of 4 .* 10 s", tally.status())
+
+
+def test_a_download_of_unknown_length_is_counted_all_the_same():
+    download = progress.Tally("x", 0, " MB")
+    download.done += 5.0
+    assert download.status() == "x: 5 MB done"
 
 
 def test_records_of_the_same_kind_calibrate_the_diagnostics_too():

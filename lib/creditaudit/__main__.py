@@ -32,10 +32,6 @@ class _Stop:
             self.asked = now
             raise KeyboardInterrupt
 
-    @property
-    def is_recent(self) -> bool:
-        return time.monotonic() - self.asked < PATIENCE
-
 
 def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
@@ -61,9 +57,7 @@ class NoClone(Mistake, LookupError):
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
-        _check_place()
-        if hasattr(options, "profile"):
-            _check_profile(options.profile)
+        _check(options)
         status = _VERBS[options.verb](options) or 0
         sys.stdout.flush()
         return status
@@ -80,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(STOPPED, file=sys.stderr)
         return 130
     except Exception as error:
-        if not _stop.is_recent:
+        if time.monotonic() - _stop.asked >= PATIENCE:
             if not isinstance(error, ModuleNotFoundError):
                 raise
             print(f"{error}: `make setup` installs it, and so does `pip install -e '.[reproduce]'`", file=sys.stderr)
@@ -100,7 +94,7 @@ def _leave(status: int) -> None:
     sys.exit(status)
 
 
-def _check_place() -> None:
+def _check(options: argparse.Namespace) -> None:
     from creditaudit import paths
 
     if not paths.NOTEBOOKS.is_dir():
@@ -108,12 +102,10 @@ def _check_place() -> None:
             f"{paths.ROOT} holds no notebooks to run: the verbs work in a clone of the repository (`make help` there); "
             "installed alone, this package is for `from creditaudit import audit`"
         )
+    if hasattr(options, "profile"):
+        from creditaudit.study import params  # late: an installation alone need not have what it reads files with
 
-
-def _check_profile(name: str) -> None:
-    from creditaudit.study import params
-
-    params.profile_entry(name)
+        params.profile_entry(options.profile)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,8 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     for verb, (text, flags) in _HELP.items():
         sub = verbs.add_parser(verb, help=text, description=text)
         for flag in flags:
-            names, settings = _FLAGS[flag]
-            sub.add_argument(*names, **settings)
+            name, settings = _FLAGS[flag]
+            sub.add_argument(name, **settings)
     return parser
 
 
@@ -162,29 +154,20 @@ _HELP = {
     "verify-paper": ("retrain N committed runs of the paper profile and compare", ("section", "set", "n", "jobs")),
 }
 _FLAGS = {
-    "profile": (("--profile",), {"default": "quick", "help": "smoke, quick (default) or paper"}),
-    "section": (("--section",), {"help": "one notebook only, e.g. depth_ladder"}),
-    "set": (("--set",), {"help": "one parameter set only, e.g. d512_L2"}),
-    "jobs": (
-        ("--jobs",),
-        {"type": _positive, "help": "worker processes (default: one per core)"},
-    ),
-    "device": (
-        ("--device",),
-        {
-            "default": "cpu",
-            "choices": ["cpu", "cuda"],
-            "help": "cpu (default), or cuda: stacked runs, not tested on a GPU",
-        },
-    ),
-    "executor": (("--executor",), {"type": _executor, "help": "dask, or dask://HOST:PORT (default: processes here)"}),
-    "shard": (("--shard",), {"type": _part, "metavar": "I/N", "help": "the runs of part I of N, e.g. 3/8"}),
-    "folder": (("folder",), {"type": Path, "help": "holds records of the other machine, e.g. its outputs/paper"}),
-    "dry": (("--dry-run",), {"action": "store_true", "help": "list what would be trained, with its cost"}),
-    "strict": (("--strict",), {"action": "store_true", "help": "fail on what is unexplained, or a failed finding"}),
-    "run": (("--run",), {"metavar": "KEY", "help": "every number in which this run differs"}),
-    "shown": (("--profile",), {"default": "paper", "help": "whose values stand in the section's first cell (paper)"}),
-    "n": (("-n",), {"type": _positive, "default": 3, "help": "how many runs (default 3)"}),
+    "profile": ("--profile", {"default": "quick", "help": "smoke, quick (default) or paper"}),
+    "section": ("--section", {"help": "one notebook only, e.g. depth_ladder"}),
+    "set": ("--set", {"help": "one parameter set only, e.g. d512_L2"}),
+    "jobs": ("--jobs", {"type": _positive, "help": "worker processes (default: one per core)"}),
+    "device": ("--device", {"default": "cpu", "choices": ["cpu", "cuda"],
+                            "help": "cpu (default), or cuda: stacked runs, not tested on a GPU"}),
+    "executor": ("--executor", {"type": _executor, "help": "dask, or dask://HOST:PORT (default: processes here)"}),
+    "shard": ("--shard", {"type": _part, "metavar": "I/N", "help": "the runs of part I of N, e.g. 3/8"}),
+    "folder": ("folder", {"type": Path, "help": "holds records of the other machine, e.g. its outputs/paper"}),
+    "dry": ("--dry-run", {"action": "store_true", "help": "list what would be trained, with its cost"}),
+    "strict": ("--strict", {"action": "store_true", "help": "fail on what is unexplained, or a failed finding"}),
+    "run": ("--run", {"metavar": "KEY", "help": "every number in which this run differs"}),
+    "shown": ("--profile", {"default": "paper", "help": "whose values stand in the section's first cell (paper)"}),
+    "n": ("-n", {"type": _positive, "default": 3, "help": "how many runs (default 3)"}),
 }
 
 
@@ -199,9 +182,8 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     if options.dry_run:
         return _train(options)
-    pairs = pipeline.chosen(options.section, options.set)
     how = options.jobs, options.device, options.strict, options.executor
-    status = pipeline.reproduce(options.profile, pairs, *how)
+    status = pipeline.reproduce(options.profile, pipeline.chosen(options.section, options.set), *how)
     from creditaudit import readme  # late: it draws its tables as the notebooks do
 
     readme.refresh(options.profile)
@@ -267,25 +249,14 @@ def _lab(options: argparse.Namespace) -> int:
     return server.open_lab(options.section, options.set, options.profile)
 
 
-def _verify(options: argparse.Namespace) -> int:
+def _verify_paper(options: argparse.Namespace) -> int:
     from creditaudit import pipeline, verify
 
     specs = pipeline.runs("paper", pipeline.chosen(options.section, options.set))
     return verify.verify("paper", specs, options.n, options.jobs)
 
 
-_VERBS = {
-    "data": _data,
-    "reproduce": _reproduce,
-    "train": _train,
-    "collect": _collect,
-    "notebooks": _notebooks,
-    "claims": _claims,
-    "appendix": _appendix,
-    "certificate": _certificate,
-    "lab": _lab,
-    "verify-paper": _verify,
-}
+_VERBS = {verb: globals()["_" + verb.replace("-", "_")] for verb in _HELP}
 
 if __name__ == "__main__":
     _leave(main())

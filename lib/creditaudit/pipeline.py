@@ -63,11 +63,13 @@ def in_training_order(profile: str, pairs: Chosen) -> list[RunSpec]:
     return list(dict.fromkeys(spec for pair in sorted(pairs, key=rank) for spec in needed[pair]))
 
 
-def overruled(profile: str, pairs: Chosen) -> str | None:
-    """What a person who edited a set file must know, if anything."""
+def _asked(profile: str, pairs: Chosen, part: tuple[int, int] | None) -> list[RunSpec]:
+    """The runs, or a part of them; a person who edited a set file is told where that changes nothing."""
     found = {"/".join(pair): params.overruled(*pair, profile) for pair in pairs}
-    places = [f"{place} ({', '.join(names)})" for place, names in found.items() if names]
-    return f"profile {profile} has the last word over what the set files say in {'; '.join(places)}" if places else None
+    if places := [f"{place} ({', '.join(names)})" for place, names in found.items() if names]:
+        print(f"profile {profile} has the last word over what the set files say in {'; '.join(places)}")
+    specs = in_training_order(profile, pairs)
+    return schedule.shard(specs, *part) if part else specs
 
 
 def check(profile: str) -> None:
@@ -89,10 +91,7 @@ def train(
     part: tuple[int, int] | None = None,
 ) -> None:
     check(profile)
-    if note := overruled(profile, pairs):
-        print(note)
-    specs, store, trained = in_training_order(profile, pairs), Store(paths.profile_dir(profile)), 0
-    specs = schedule.shard(specs, *part) if part else specs
+    specs, store, trained = _asked(profile, pairs, part), Store(paths.profile_dir(profile)), 0
     missing = store.missing(specs)
     needed_here = executor is None and any(spec.data == "cifar10" for spec in missing)
     if needed_here or _unmeasured(profile, pairs):
@@ -142,10 +141,7 @@ def _unmeasured(profile: str, pairs: Chosen) -> bool:
 
 def dry_run(profile: str, pairs: Chosen, jobs: int | None = None, part: tuple[int, int] | None = None) -> None:
     """What `train` would do, and what it would cost."""
-    if note := overruled(profile, pairs):
-        print(note)
-    specs, there = in_training_order(profile, pairs), Store(paths.profile_dir(profile)).all()
-    specs = schedule.shard(specs, *part) if part else specs
+    specs, there = _asked(profile, pairs, part), Store(paths.profile_dir(profile)).all()
     jobs = jobs or cost.cores()
     measured = there or certification.committed_records(profile) or Store(paths.profile_dir("paper")).all()
     trained, cpu = {record.spec for record in there}, cost.usual_cpu(measured)

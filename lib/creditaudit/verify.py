@@ -37,18 +37,6 @@ def _retrain(profile: str, sample: Sequence[Record], known: Sequence[Record], jo
     """Train the runs again, compare, and note what came out."""
     seconds = sum(cost.cpu_seconds(record.spec, known) for record in sample)
     print(f"retraining {len(sample)} runs, about {seconds / 60:.0f} core-minutes", flush=True)
-    found = []
-    for record, again in _retrained(sample, jobs):
-        comparison = compare.compare(record, again)
-        print(comparison.sentence())
-        found.append(retraining.retrained(record, again, comparison))
-    noted = retraining.add(profile, found)
-    print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
-    return [row.outcome for row in found]
-
-
-def _retrained(sample: Sequence[Record], jobs: int | None) -> list[tuple[Record, Record]]:
-    """Each record and what training its run again gave."""
     with tempfile.TemporaryDirectory() as scratch:
         store = Store(Path(scratch))
         try:
@@ -59,7 +47,15 @@ def _retrained(sample: Sequence[Record], jobs: int | None) -> list[tuple[Record,
             raise VerificationFailed(f"a worker process was killed (out of memory?); {NOTHING}") from error
         except sweep.RunsFailed as error:
             raise VerificationFailed(f"{error}\n{NOTHING}") from error
-        return [(record, store.get(record.spec)) for record in sample]
+        found = []
+        for record in sample:
+            again = store.get(record.spec)
+            comparison = compare.compare(record, again)
+            print(comparison.sentence())
+            found.append(retraining.retrained(record, again, comparison))
+    noted = retraining.add(profile, found)
+    print(f"noted in {paths.shown(noted)}, of which the front page and the appendix tell when they are rendered next")
+    return [row.outcome for row in found]
 
 
 def _remeasure(set_name: str, profile: str) -> int:

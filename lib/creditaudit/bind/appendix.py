@@ -4,10 +4,11 @@
 is counted from `outputs/<profile>/claims.json`. The same notebooks and claims always give the same bytes.
 """
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from creditaudit import paths
 from creditaudit.bind.chapters import AppendixError, chapters
@@ -16,11 +17,31 @@ from creditaudit.runs import yamlfile
 from creditaudit.runs.files import write_atomically
 from creditaudit.runs.yamlfile import nearest
 from creditaudit.study import params
-from creditaudit.study.verdicts import VERDICTS
+from creditaudit.study.verdicts import VERDICTS, Verdict
 
 Order = list[tuple[str, str]]
 OTHERS = "others"
-_FIELDS = ("title", "subtitle", "study", "order", "parts", "small_print")
+
+
+class _Config(BaseModel):
+    """`params/appendix.yaml`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    title: str = Field(min_length=1)
+    subtitle: str = ""
+    study: str = ""
+    order: list[str] = Field(min_length=1)
+    parts: dict[str, str] = {}  # titles, each under the section it begins with
+    small_print: list[str] = []
+
+
+class _Claim(BaseModel):
+    """What of an entry of claims.json is counted."""
+
+    id: str = ""
+    verdict: Verdict
+    cause: str | None = None
 
 
 def render(profile: str) -> tuple[Path, Path]:
@@ -30,11 +51,8 @@ def render(profile: str) -> tuple[Path, Path]:
     from creditaudit.bind.pdf import render_pdf
 
     config = _config()
-    made = chapters(contents(config), profile, config.get("parts"))
-    front = {
-        "title": config["title"],
-        "subtitle": config.get("subtitle", ""),
-        "study": config.get("study", ""),
+    made = chapters(contents(), profile, config.parts)
+    front = config.model_dump(include={"title", "subtitle", "study"}) | {
         "headline": "\n\n".join(filter(None, (chapter.headline for chapter in made))),
         "profile": profile,
         "verdicts": verdict_summary(profile),
@@ -42,7 +60,7 @@ def render(profile: str) -> tuple[Path, Path]:
     }
     html_path, pdf_path = output_paths(profile)
     with ThreadPoolExecutor(1) as aside:  # pandoc and typst do not need this process
-        pdf = aside.submit(render_pdf, made, config.get("small_print", ()), **front)
+        pdf = aside.submit(render_pdf, made, config.small_print, **front)
         html = render_html(made, Links(made, profile, html_path.parent), **front)
     write_atomically(html_path, html)
     write_atomically(pdf_path, pdf.result())
@@ -74,10 +92,10 @@ def output_paths(profile: str) -> tuple[Path, Path]:
     return folder / "appendix.html", folder / "appendix.pdf"
 
 
-def contents(config: dict[str, Any] | None = None) -> Order:
+def contents() -> Order:
     """(section, set) in reading order. An entry is `section/set`, `section` for its sets, or `others`."""
     order: Order = []
-    entries = (config or _config())["order"]
+    entries = _config().order
     named = {entry.partition("/")[0] for entry in entries}
     others = [section for section in params.sections() if section not in named]
     place = entries.index(OTHERS) if OTHERS in entries else len(entries)
@@ -100,44 +118,26 @@ def verdict_summary(profile: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        claims = json.loads(path.read_text("utf-8"))
-        if not isinstance(claims, list):
-            raise TypeError("not a list")
-        once = [claim for claim in claims if ".cross." not in claim.get("id", "")]
-        verdicts = [claim["verdict"] for claim in once if claim.get("cause") != "another profile"]
-        unknown = [verdict for verdict in verdicts if verdict not in VERDICTS]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        unknown = [f"{type(error).__name__}: {error}"]
-    if unknown:
-        raise AppendixError(
-            f"{paths.shown(path)} is damaged ({unknown[0]!r} is no verdict): `make claims PROFILE={profile}` writes it"
-        )
+        claims = TypeAdapter(list[_Claim]).validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        raise AppendixError(f"{paths.shown(path)} is damaged: `make claims PROFILE={profile}` writes it") from None
+    once = [claim for claim in claims if ".cross." not in claim.id]
+    verdicts = [claim.verdict for claim in once if claim.cause != "another profile"]
     counts = [(name, verdicts.count(name)) for name in VERDICTS]
     return {"total": len(verdicts), "elsewhere": len(once) - len(verdicts), "counts": counts}
 
 
-def _config() -> dict[str, Any]:
+def _config() -> _Config:
     path = paths.PARAMS / "appendix.yaml"
-    if not path.exists():
-        raise AppendixError(f"{paths.shown(path)} is missing: it gives the title and the order")
-    config = yamlfile.mapping(yamlfile.load(path), paths.shown(path))
-    for name in config:
-        if name not in _FIELDS:
-            raise AppendixError(f"{paths.shown(path)}: unknown field {name!r}{nearest(name, _FIELDS)}")
-    for name in ("title", "order"):
-        if not config.get(name):
-            raise AppendixError(f"{paths.shown(path)}: {name} is missing")
-    for name in ("title", "subtitle", "study"):
-        if not isinstance(config.get(name, ""), str):
-            raise AppendixError(f"{paths.shown(path)}: {name} must be text, not {yamlfile.shown(config[name])}")
-    if not isinstance(config["order"], list) or not all(isinstance(entry, str) for entry in config["order"]):
-        raise AppendixError(f"{paths.shown(path)}: order must be a list of sections, each as section or section/set")
-    parts = yamlfile.mapping(config.get("parts"), f"{paths.shown(path)}: parts")
-    if not all(isinstance(title, str) for title in parts.values()):
-        raise AppendixError(f"{paths.shown(path)}: parts must be titles, each under the section it begins with")
-    small = config.get("small_print", [])
-    for place, names in (("parts", list(parts)), ("small_print", small)):
-        if not isinstance(names, list) or not set(map(str, names)) <= set(known := params.sections()):
-            wrong = yamlfile.shown(names)
-            raise AppendixError(f"{paths.shown(path)}: {place}: {wrong} are not all sections: {', '.join(known)}")
+    where = paths.shown(path)
+    try:
+        config = _Config.model_validate(yamlfile.mapping(yamlfile.load(path), where))
+    except ValidationError as error:
+        problem, known = error.errors()[0], ", ".join(_Config.model_fields)
+        place = ".".join(map(str, problem["loc"]))
+        raise AppendixError(f"{where}: {place}: {problem['msg'].lower()} (its fields are {known})") from None
+    known = params.sections()
+    for name in [*config.parts, *config.small_print]:
+        if name not in known:
+            raise AppendixError(f"{where}: parts and small_print name sections, not {name!r}{nearest(name, known)}")
     return config

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +54,10 @@ class Chapter:
     headline: str = ""  # markdown: what of it stands on the title page
     repeats: int | None = None  # number of the chapter that has this section's prose
     part: str | None = None  # of the book, where one begins with this chapter
-    anchor: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.anchor = _slug(f"{self.section}-{self.set_name}")
+    @property
+    def anchor(self) -> str:
+        return slug(f"{self.section}-{self.set_name}")
 
     def printed(self) -> NotebookNode:
         """What the PDF shows: no cell that is for the screen alone, no column that a table does not print."""
@@ -101,7 +101,7 @@ def chapters(order: list[tuple[str, str]], profile: str, parts: dict[str, str] |
 
 def _chapter(number: int, section: str, set_name: str, path: Path, counter: Counter) -> Chapter:
     notebook = pages.read(path)
-    provenance, headline, cells, anchor = [], [], [], _slug(f"{section}-{set_name}")
+    provenance, headline, cells, anchor = [], [], [], slug(f"{section}-{set_name}")
     counters = counter, Counter()
     for index, cell in enumerate(notebook.cells):
         tags = set(cell.metadata.get("tags", []))
@@ -111,7 +111,7 @@ def _chapter(number: int, section: str, set_name: str, path: Path, counter: Coun
         if "provenance" in tags:
             provenance += _markdown(cell)
         elif "headline" in tags:
-            headline += [] if _is_open(cell) else _markdown(cell)
+            headline += [] if any(map(_waits, cell.outputs)) else _markdown(cell)  # undecided: not for a title page
         elif "hide" not in tags:
             cells.append(_visible(cell, tags, where, counters, anchor))
     notebook.cells = _joined(cells)
@@ -128,12 +128,8 @@ def _markdown(cell: NotebookNode) -> list[str]:
     return [unbroken(text) for text in shown]
 
 
-def _is_open(cell: NotebookNode) -> bool:
-    """A sentence that these runs cannot decide says nothing on a title page."""
-    return any(map(_waits, cell.outputs))
-
-
 def _waits(output: NotebookNode) -> bool:
+    """For runs that would decide what it says."""
     return output.get("metadata", {}).get("text/markdown", {}).get("finding", {}).get("state") == "open"
 
 
@@ -253,11 +249,10 @@ def only_columns(table: str, names: list[str]) -> str:
 def unbroken(text: str) -> str:
     """No line ends inside a number: not before its ± or ×/÷, not within (n = 3) or 4.4e-7, which is never 4.4e-07."""
     parts = _CODE.split(text)
-    parts[::2] = [_EXPONENT.sub(r"\1", part) for part in parts[::2]]
-    parts[::2] = [
-        _JOINED.sub("\u00a0", _BROKEN.sub(lambda found: f"{found[1] or found[3]}\u2060{found[2] or ''}", part))
-        for part in parts[::2]
-    ]  # not in code
+    for place in range(0, len(parts), 2):  # not in code
+        part = _EXPONENT.sub(r"\1", parts[place])
+        part = _BROKEN.sub(lambda found: f"{found[1] or found[3]}\u2060{found[2] or ''}", part)
+        parts[place] = _JOINED.sub("\u00a0", part)
     return "".join(parts)
 
 
@@ -266,5 +261,5 @@ def _is_for_jupyter(output: NotebookNode) -> bool:
     return output.get("metadata", {}).get("text/markdown", {}).get("role") in ("caption", "register")
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -26,12 +26,13 @@ from traitlets.config import Config
 
 from creditaudit import paths
 from creditaudit.bind import mathsvg
-from creditaudit.bind.chapters import AppendixError, Chapter
+from creditaudit.bind.chapters import AppendixError, Chapter, slug
 from creditaudit.bind.links import Links
 from creditaudit.study.verdicts import VERDICTS
 
 LIMIT = 4_000_000  # bytes
 LONG = 40  # letters of prose in a table cell
+_MARKUP = re.compile(r"<svg.*?</svg>|<[^>]*>")
 _CODE = re.compile(r"(?<=<code>).*?(?=</code>)")
 _RECORDS = re.compile(r'(?:<a href="[^#"][^"]*"><code>[^<]*(?:<wbr>[^<]*)*</code></a>\s*)+')
 _FIRST = re.compile(r"\A<td([^>]*)>(.*?)</td>", re.DOTALL)
@@ -58,8 +59,7 @@ class Renderer(IPythonRenderer):
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         level = max(level, 2) + 1  # the chapter's title is an h2
-        plain = re.sub(r"<svg.*?</svg>|<[^>]*>", "", text)
-        anchor = f"{self.chapter.anchor}-{re.sub(r'[^a-z0-9]+', '-', plain.lower()).strip('-')}"
+        anchor = f"{self.chapter.anchor}-{slug(_MARKUP.sub('', text))}"
         number = ""
         if level == 3:
             self.headings.append((anchor, Markup(text)))
@@ -81,7 +81,7 @@ class Renderer(IPythonRenderer):
     def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
         """Prose gets room; a long identifier may break after a dot, a slash or an underscore."""
         text = _CODE.sub(lambda code: re.sub(r"(?<=[._/])", "<wbr>", code.group()), text)
-        long = len(re.sub(r"<svg.*?</svg>|<[^>]*>", "", text)) > LONG
+        long = len(_MARKUP.sub("", text)) > LONG
         tag = "th" if head else "td"
         kind = f"verdict {text}" if text in VERDICTS else "long" if long else ""
         if _RECORDS.fullmatch(text):
@@ -93,7 +93,7 @@ class Renderer(IPythonRenderer):
 
     def table_row(self, text: str) -> str:
         """The first cell names the row."""
-        return f"<tr>{_FIRST.sub(_row_head, text)}</tr>\n"
+        return "<tr>" + _FIRST.sub(r'<th scope="row"\1>\2</th>', text) + "</tr>\n"
 
     def inline_math(self, body: str) -> str:
         return mathsvg.inline(body)
@@ -109,37 +109,21 @@ def self_link(anchor: str) -> Markup:
     return Markup('<a class="self" href="#{}" aria-label="link to this place">#</a>').format(anchor)
 
 
-def _row_head(found: re.Match[str]) -> str:
-    return f'<th scope="row"{found[1]}>{found[2]}</th>'
-
-
 class ChapterExporter(HTMLExporter):
     """One notebook to one <section>."""
 
-    def __init__(self, links: Links, **options: Any) -> None:
+    def __init__(self, links: Links) -> None:
         self.links = links
         self.headings: list[tuple[str, str]] = []  # anchor and text
         self.highlight = Highlight2HTML(pygments_lexer="python")
-        super().__init__(
-            template_name="creditaudit", extra_template_basedirs=[str(paths.PAPER / "templates")], **options
-        )
-
-    @property
-    def default_config(self) -> Config:
         shown = ["image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain"]
-        config = Config({"NbConvertBase": {"display_data_priority": shown}})
-        merged = super().default_config.copy()
-        merged.merge(config)
-        return merged
-
-    def default_filters(self):
-        yield from super().default_filters()
-        yield "markdown2html", self.markdown
-        yield "inline_markdown", self.inline_markdown
-        yield "code", self.code
-        yield "data_uri", data_uri
-        yield "keyed", keyed
-        yield "self_link", self_link
+        filters = {"data_uri": data_uri, "keyed": keyed, "self_link": self_link, "code": self.code}
+        super().__init__(
+            config=Config({"NbConvertBase": {"display_data_priority": shown}}),
+            template_name="creditaudit",
+            extra_template_basedirs=[str(paths.PAPER / "templates")],
+            filters=filters | {"markdown2html": self.markdown, "inline_markdown": self.inline_markdown},
+        )
 
     @pass_context
     def markdown(self, context: Any, source: str) -> Markup:
@@ -195,10 +179,8 @@ def script() -> str:
 def render_html(chapters: list[Chapter], links: Links, **front: Any) -> str:
     html = ChapterExporter(links).book(chapters, **front)
     rest = html.replace(f"<script>{script()}</script>", "", 1)  # ours is the one script; any other is refused
-    if loaded := external_loads(rest):
-        raise AppendixError(f"the appendix would load from outside: {loaded[0]}")
-    if active := active_content(rest):
-        raise AppendixError(f"the appendix would do more than show: {active[0]}")
+    if forbidden := loading_or_acting(rest):
+        raise AppendixError(f"the appendix would do more than show: {forbidden[0]}")
     if len(html.encode()) > LIMIT:
         raise AppendixError(
             f"the appendix has {len(html.encode()) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f} MB: name fewer sets in "
@@ -214,10 +196,10 @@ def keyed(table: str, rows: list[dict[str, str]], links: Links) -> Markup:
 
     def row(found: re.Match[str]) -> str:
         note = next(notes)
-        chosen = "".join(f' data-{name}="{escape(value)}"' for name, value in note.items() if name != "id")
+        chosen = Markup("").join(Markup(' data-{}="{}"').format(*item) for item in note.items() if item[0] != "id")
         number, href = links.section(note["section"]) or (None, "")
-        section = f' <a class="section" href="{escape(href)}">section {number}</a>' if number else ""
-        return f'<tr id="{escape(note["id"])}"{chosen}>{found[1]}{section}</th>'
+        section = Markup(' <a class="section" href="{}">section {}</a>').format(href, number) if number else ""
+        return Markup('<tr id="{}"{}>{}{}</th>').format(note["id"], chosen, Markup(found[1]), section)
 
     return Markup(head + re.sub(r"<tr>(.*?)</th>", row, body, flags=re.DOTALL) + rest)
 
@@ -229,36 +211,16 @@ def data_uri(content: str, kind: str) -> str:
     return Markup(f"data:{kind},{quote(content.replace(DOUBLE, SINGLE), safe=_PLAIN)}")  # a third less than base64
 
 
-def external_loads(html: str) -> list[str]:
-    """Everything in the page that a browser would fetch. A plain link is not: it waits for a click."""
-    finder = _LoadFinder()
+def loading_or_acting(html: str) -> list[str]:
+    """Everything in the page that a browser would fetch or that could act; a plain link waits for a click."""
+    finder = _Finder()
     finder.feed(html)
     return finder.found
 
 
-def active_content(html: str) -> list[str]:
-    """Everything in the page that could act: scripts, event handlers, forms, refreshes, links that run code."""
-    finder = _ActionFinder()
-    finder.feed(html)
-    return finder.found
+class _Finder(HTMLParser):
+    """Finds pictures, styles and fonts from elsewhere, scripts, handlers, forms, refreshes, links that run code."""
 
-
-class _ActionFinder(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = {name: (value or "").strip() for name, value in attrs}
-        acts = tag in _ACTING or any(name.startswith("on") or name in ("srcdoc", "formaction") for name in values)
-        acts |= tag == "meta" and values.get("http-equiv", "").lower() not in ("", "content-security-policy")
-        link = re.sub(r"[\x00-\x20]", "", values.get("href") or values.get("xlink:href") or "").lower()
-        scheme = _SCHEME.match(link)
-        if acts or (scheme and scheme[1] not in ("http", "https", "mailto")):
-            self.found.append(self.get_starttag_text()[:80])
-
-
-class _LoadFinder(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
@@ -266,14 +228,16 @@ class _LoadFinder(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.in_style = tag == "style"
-        for name, value in attrs:
-            value = value or ""
-            loads = name in _LOADING or (name == "href" and tag not in ("a", "area"))
-            outside = not value.startswith(("data:", "#"))
-            if (loads and outside) or (name == "style" and _CSS_LOAD.search(value)):
-                self.found.append(f"<{tag} {name}={value[:80]!r}>")
-        if tag in ("script", "iframe", "object", "embed"):
-            self.found.append(f"<{tag}>")
+        values = {name: (value or "").strip() for name, value in attrs}
+        acts = tag in _ACTING or any(name.startswith("on") or name in ("srcdoc", "formaction") for name in values)
+        acts |= tag == "meta" and values.get("http-equiv", "").lower() not in ("", "content-security-policy")
+        link = re.sub(r"[\x00-\x20]", "", values.get("href") or values.get("xlink:href") or "").lower()
+        scheme = _SCHEME.match(link)
+        acts |= bool(scheme) and scheme[1] not in ("http", "https", "mailto")
+        loading = _LOADING if tag in ("a", "area") else _LOADING | {"href"}
+        loads = any(name in loading and not value.startswith(("data:", "#")) for name, value in values.items())
+        if acts or loads or _CSS_LOAD.search(values.get("style", "")):
+            self.found.append(self.get_starttag_text()[:80])
 
     def handle_endtag(self, tag: str) -> None:
         self.in_style = False

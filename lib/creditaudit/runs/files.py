@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
@@ -31,9 +31,10 @@ class Unwritable(Mistake, OSError):
 class RecordError(Mistake, RuntimeError):
     """A record cannot be believed; the message says which file, why, and what to do."""
 
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}; {remedy}")
-        self.problem = problem
+    def __init__(self, path: Path, why: str, remedy: str = "delete {} to have it made again") -> None:
+        self.path, self.why, where = path, why, paths.shown(path)
+        self.problem = where + why
+        super().__init__(f"{self.problem}; {remedy.format(where)}")
 
 
 def checksum(body: dict[str, Any]) -> str:
@@ -54,31 +55,27 @@ def read_checked(path: Path) -> dict[str, Any]:
 
 
 def text_of(path: Path) -> str:
-    where = paths.shown(path)
-    remedy = f"delete {where} to have it made again"
     try:
         if not path.is_file():  # a pipe would keep us waiting
-            raise RecordError(f"{where} is no file", remedy)
+            raise RecordError(path, " is no file")
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise RecordError(f"{where} is not valid JSON ({error})", remedy) from None
+        raise RecordError(path, f" is not valid JSON ({error})") from None
     except OSError as error:
-        raise RecordError(f"{where} cannot be read ({error.strerror or error})", f"mend that, or {remedy}") from None
+        raise RecordError(path, f" cannot be read ({error.strerror or error})") from None
 
 
 def checked(text: str, path: Path) -> dict[str, Any]:
     """The object that stands in that file, or is to."""
-    where = paths.shown(path)
-    remedy = f"delete {where} to have it made again"
     try:
         body = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_doubles)
         claimed = body.pop("sha256", None) if isinstance(body, dict) else None
         as_written = claimed and claimed == _checksum_of_text(text)
         actual = claimed if as_written else checksum(body) if claimed else ""
     except (ValueError, RecursionError) as error:  # no JSON, 1e999, a thousand brackets
-        raise RecordError(f"{where} is not valid JSON ({error})", remedy) from None
+        raise RecordError(path, f" is not valid JSON ({error})") from None
     if not claimed or claimed != actual:
-        raise RecordError(f"{where} does not match its checksum: a number in it was changed by hand", remedy)
+        raise RecordError(path, " does not match its checksum: a number in it was changed by hand")
     return body
 
 
@@ -95,9 +92,9 @@ def conforming(kind: Any, content: Any, path: Path) -> Any:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        problem, where = error.errors()[0], paths.shown(path)
-        place = ", ".join([where, *map(str, problem["loc"])])
-        raise RecordError(f"{place}: {problem['msg'].lower()}", f"delete {where} to have it made again") from None
+        problem = error.errors()[0]
+        place = "".join(f", {name}" for name in problem["loc"])
+        raise RecordError(path, f"{place}: {problem['msg'].lower()}") from None
 
 
 def _no_number(word: str) -> None:
@@ -117,24 +114,24 @@ def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
     scratch = scratch_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("wb") as file:
-                for part in content:
-                    file.write(part.encode() if isinstance(part, str) else part)
-                file.flush()
-                os.fsync(file.fileno())  # its checkpoint is removed next
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with scratch.open("wb") as file:
+            for part in content:
+                file.write(part.encode() if isinstance(part, str) else part)
+            file.flush()
+            os.fsync(file.fileno())  # its checkpoint is removed next
+        scratch.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        _fail(path, error)
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
 
 
-def _unwritable(path: Path, error: OSError) -> Unwritable:
-    return Unwritable(
+def _fail(path: Path, error: OSError) -> NoReturn:
+    raise Unwritable(
         f"{paths.shown(path)} cannot be written ({error.strerror or error}): mend that, and the same command goes on; "
         "what was finished before is kept"
-    )
+    ) from None
 
 
 def scratch_path(path: Path) -> Path:
@@ -149,7 +146,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        _fail(folder, error)
     try:
         yield folder
     finally:
@@ -201,7 +198,7 @@ def locked(path: Path, busy: str = "") -> Iterator[None]:
             print(busy, file=sys.stderr, flush=True)
         lock.acquire()
     except OSError as error:
-        raise _unwritable(path, error) from None
+        _fail(path, error)
     try:
         yield
     finally:

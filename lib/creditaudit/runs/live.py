@@ -16,22 +16,22 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal, TextIO
 
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import cost
+from creditaudit.runs import cost, schedule
 from creditaudit.runs.records import Record, Store
 
 State = Literal["waiting", "starting", "training", "measuring", "done", "stopped", "failed"]
 TOLD = ("train_loss", "test_accuracy", "h_norm", "g_norm")  # of every epoch
-STARTING, MEASURING = 4.0, 6.0  # seconds until a worker trains, and for the closing diagnostics where no record tells
+STARTING = 4.0  # seconds until a worker trains
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -187,9 +187,9 @@ class Crew:
             self._next(worker)
 
 
-def train(specs: Sequence[RunSpec], store: Store, jobs: int | None = None) -> Iterator[Crew]:
+def train(specs: Sequence[RunSpec], store: Store) -> Iterator[Crew]:
     """Train to the end; yields the crew whenever there may be something new to see. An interrupt ends in a sentence."""
-    crew = Crew(specs, store, jobs)
+    crew = Crew(specs, store)
     try:
         while crew.poll(0.2):
             yield crew
@@ -206,13 +206,9 @@ def train(specs: Sequence[RunSpec], store: Store, jobs: int | None = None) -> It
         raise Failed("\n".join(dict.fromkeys(crew.problems)))
 
 
-def seconds(specs: Sequence[RunSpec], measured: Sequence[Record], jobs: int | None = None) -> float:
+def seconds(specs: Sequence[RunSpec], measured: Sequence[Record]) -> float:
     """About how long these take on this machine's cores, if they are like those of the records."""
-    closing = [record.provenance["diagnostics_cpu_seconds"] for record in measured
-               if "diagnostics_cpu_seconds" in record.provenance and record.spec.data == "cifar10"]  # fmt: skip
-    measuring = median(closing) if closing else MEASURING
-    each = [cost.cpu_seconds(spec, measured) + (measuring if spec.data == "cifar10" else 0.5) for spec in specs]
-    return STARTING + max(sum(each) / min(jobs or cost.cores(), len(each)), max(each)) if each else 0.0
+    return STARTING + schedule.makespan([cost.cpu_seconds(spec, measured) for spec in specs], cost.cores())
 
 
 def _work(requests: TextIO, answers: TextIO) -> None:
@@ -232,11 +228,8 @@ def _work(requests: TextIO, answers: TextIO) -> None:
 
         def complete(self, progress: trainer.Progress) -> None:
             tell(state="training", epochs=trainer.plain({name: self.logs[0].get(name, []) for name in TOLD}))
-            super().complete(self.tell_epoch)
+            super().complete(lambda *_: tell(epochs=trainer.plain({name: self.logs[0][name][-1:] for name in TOLD})))
             tell(state="measuring")
-
-        def tell_epoch(self, *_: Any) -> None:
-            tell(epochs=trainer.plain({name: self.logs[0][name][-1:] for name in TOLD}))
 
     for line in requests:
         folder, fields = json.loads(line)
@@ -247,18 +240,9 @@ def _work(requests: TextIO, answers: TextIO) -> None:
         except BrokenPipeError:
             return
         except Exception as error:
-            tell(state="failed", problem=f"{spec.key}: {_explained(error)}")
-
-
-def _explained(error: Exception) -> str:
-    """A mistake in its own words; anything else with the place where it happened."""
-    if isinstance(error, Mistake):
-        return str(error)
-    frame = error.__traceback__
-    while frame.tb_next is not None:
-        frame = frame.tb_next
-    code = frame.tb_frame.f_code
-    return f"{type(error).__name__}: {error} ({Path(code.co_filename).name}, line {frame.tb_lineno}, {code.co_name})"
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            bug = f"{type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}, {at.name})"
+            tell(state="failed", problem=f"{spec.key}: {error if isinstance(error, Mistake) else bug}")
 
 
 def _leave_with_parent(parent: int) -> None:

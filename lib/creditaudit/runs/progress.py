@@ -29,11 +29,13 @@ def heartbeat(status: Callable[[], str], every: float = QUIET) -> Iterator[None]
 class Tally:
     """How many of several alike pieces are done, and when the last one will be."""
 
-    def __init__(self, what: str, pieces: int) -> None:
-        self.what, self.pieces, self.done, self.begun = what, pieces, 0, time.monotonic()
+    def __init__(self, what: str, pieces: float, unit: str = "") -> None:
+        self.what, self.pieces, self.unit, self.done, self.begun = what, pieces, unit, 0.0, time.monotonic()
 
     def status(self) -> str:
-        said = f"{self.what}: {self.done} of {self.pieces} done"
+        if not self.pieces:  # some servers do not say how much there is
+            return f"{self.what}: {self.done:.0f}{self.unit} done"
+        said = f"{self.what}: {self.done:.0f} of {self.pieces:.0f}{self.unit} done"
         if not self.done:
             return said
         left = (time.monotonic() - self.begun) * (self.pieces - self.done) / self.done

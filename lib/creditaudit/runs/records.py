@@ -74,10 +74,8 @@ class Store:
         """The runs that still have to be trained, each once, in the order given; a damaged record is an error."""
         return [spec for spec in dict.fromkeys(specs) if self.get(spec) is None]
 
-    def save(self, record: Record) -> Path:
-        path = self.path(record.spec)
-        write_checked(path, record.to_json())
-        return path
+    def save(self, record: Record) -> None:
+        write_checked(self.path(record.spec), record.to_json())
 
 
 def load(path: Path, skip_other_recipes: bool = False) -> Record | None:
@@ -90,28 +88,27 @@ def load(path: Path, skip_other_recipes: bool = False) -> Record | None:
 
 def parse(text: str, path: Path, skip_other_recipes: bool = False) -> Record | None:
     """The same of what stands in that file, or is to."""
-    body, where = checked(text, path), paths.shown(path)
-    remedy = f"delete {where} to have the run trained again"
+    body = checked(text, path)
     if (recipe := body.get("recipe")) != RECIPE:
         if skip_other_recipes and isinstance(recipe, int):
             return None
-        raise RecordError(f"{where} was made by recipe {recipe!r}, this is recipe {RECIPE}", remedy)
+        raise RecordError(path, f" was made by recipe {recipe!r}, this is recipe {RECIPE}")
     method = body["spec"].get("method") if isinstance(body.get("spec"), dict) else None
     if isinstance(method, str) and method not in catalogue.entries():
         gone = f"no file in {paths.shown(catalogue.FOLDER)} holds the rule {method!r}"
         if skip_other_recipes:
             _say_once(f"records of {method!r} in {paths.shown(path.parent)} are set aside: {gone}")
             return None
-        raise RecordError(f"{where} is of another code: {gone}", f"bring it back, or {remedy}")
+        raise RecordError(path, f" is of another code: {gone}", "bring it back, or delete {} to have it made again")
     try:
         spec = RunSpec(**body["spec"])
     except (SpecError, KeyError, TypeError) as error:
-        newer = f"if newer code made it, update this clone; otherwise {remedy}"
-        raise RecordError(f"{where} is of no run that this code knows ({error})", newer) from None
+        newer = "if newer code made it, update this clone; otherwise delete {} to have it made again"
+        raise RecordError(path, f" is of no run that this code knows ({error})", newer) from None
     if not spec.key == body.get("key") == path.stem:
-        raise RecordError(f"{where} holds the run {spec.key}: it was renamed or copied over another", remedy)
+        raise RecordError(path, f" holds the run {spec.key}: it was renamed or copied over another")
     if fault := schema.fault(body, spec.depth, spec.epochs):
-        raise RecordError(f"{where} is not the record of its run ({fault})", remedy)
+        raise RecordError(path, f" is not the record of its run ({fault})")
     return Record(spec, body["epochs"], body["final"], body["provenance"])
 
 

@@ -20,10 +20,6 @@ def makespan(seconds: Sequence[float], workers: int, overhead: float = 0.0) -> f
     return max(free, default=0.0)
 
 
-def longest_first(items: Sequence[Item], seconds: Sequence[float]) -> list[Item]:
-    return [item for _, item in sorted(zip(seconds, items, strict=True), key=lambda pair: -pair[0])]
-
-
 def order(items: Sequence[Item], seconds: Sequence[float], workers: int) -> list[Item]:
     """The order given as far as it costs nothing, then longest first, so that no long run is left for the end."""
 
@@ -32,7 +28,8 @@ def order(items: Sequence[Item], seconds: Sequence[float], workers: int) -> list
 
     ends = [whole(kept) for kept in range(len(items) + 1)]
     kept = max(kept for kept, end in enumerate(ends) if end <= GOOD_ENOUGH * min(ends))
-    return [*items[:kept], *longest_first(items[kept:], seconds[kept:])]
+    longest_first = sorted(range(kept, len(items)), key=lambda place: -seconds[place])
+    return [*items[:kept], *(items[place] for place in longest_first)]
 
 
 def shard(specs: Sequence[RunSpec], part: int, parts: int) -> list[RunSpec]:

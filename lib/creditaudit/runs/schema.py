@@ -6,7 +6,7 @@ whoever reads a record may rely on it.
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from creditaudit.mistakes import legible
 
@@ -109,8 +109,13 @@ def fault(body: dict[str, Any], depth: int, epochs: int) -> str | None:
     try:
         contents = Contents.model_validate({name: body.get(name) for name in Contents.model_fields})
     except ValidationError as error:
-        return _in_words(error)
-    final, lengths = contents.final, _lengths_of_log(contents.epochs, depth, epochs)
+        problem = error.errors()[0]
+        place = legible(".".join(map(str, problem["loc"])))
+        return f"{place}: {problem['msg'].removeprefix('Value error, ').lower()}"
+    final, log = contents.final, contents.epochs
+    lengths = {f"epochs.{name}": (series, epochs) for name, series in log}
+    norms = (("h_norm", log.h_norm), ("g_norm", log.g_norm))
+    lengths |= {f"epochs.{name}[{i}]": (row, depth + 1) for name, rows in norms for i, row in enumerate(rows)}
     lengths |= {f"final.{name}": (getattr(final, name), depth + 1) for name in STATES}
     lengths |= {f"final.{name}": (getattr(final, name), depth) for name in BLOCKS}
     lengths |= {
@@ -118,40 +123,5 @@ def fault(body: dict[str, Any], depth: int, epochs: int) -> str | None:
         for name in ("nudge_in", "nudge_out")
         for size in NUDGES
     }
-    return _wrong_length(lengths)
-
-
-def log_fault(log: Any, depth: int, epochs: int) -> str | None:
-    """The same of the trajectories of a run in progress."""
-    try:
-        return _wrong_length(_lengths_of_log(Epochs.model_validate(log), depth, epochs))
-    except ValidationError as error:
-        return _in_words(error)
-
-
-def are_makers(content: Any) -> bool:
-    """Whether it says who made the checkpoints of a run."""
-    try:
-        return bool(TypeAdapter(list[Maker]).validate_python(content, strict=True))
-    except ValidationError:
-        return False
-
-
-Lengths = dict[str, tuple[list, int]]  # name -> the list, and how many entries it must have
-
-
-def _lengths_of_log(log: Epochs, depth: int, epochs: int) -> Lengths:
-    norms = {f"epochs.{name}[{i}]": row for name in STATES[:2] for i, row in enumerate(getattr(log, name))}
-    return {f"epochs.{name}": (series, epochs) for name, series in log} | {
-        name: (row, depth + 1) for name, row in norms.items()
-    }
-
-
-def _wrong_length(lengths: Lengths) -> str | None:
     wrong = ((name, len(entries), wanted) for name, (entries, wanted) in lengths.items() if len(entries) != wanted)
     return next((f"{legible(name)} has {found} entries, not {wanted}" for name, found, wanted in wrong), None)
-
-
-def _in_words(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    return f"{legible('.'.join(map(str, problem['loc'])))}: {problem['msg'].removeprefix('Value error, ').lower()}"

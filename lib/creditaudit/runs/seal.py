@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,12 +12,7 @@ from creditaudit.engine.settings import RECIPE
 
 PACKAGE = Path(__file__).parents[1]
 ROOMS = ("engine", "measure", "runs")
-NUMBERS = (
-    "engine/**/*.py",
-    "measure/diagnostics.py",
-    "measure/rules.py",
-    "runs/train.py",
-)  # what a run's can depend on
+NUMBERS = ("engine/**/*.py", "measure/diagnostics.py", "measure/rules.py", "runs/train.py")  # what a run's depend on
 COMPUTING = ("torch", "numpy", "numba")  # installed may be another one than the lock says
 
 Seal = dict[str, str]
@@ -51,18 +47,18 @@ def differences(ours: Seal, theirs: Seal) -> list[str]:
 @cache
 def code_digest() -> str:
     """Which code made a number: of the engine, the diagnostics and the training loop."""
-    digest = hashlib.sha256()
-    for path in (path for pattern in NUMBERS for path in sorted(PACKAGE.glob(pattern))):
-        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    return _digest_of(path for pattern in NUMBERS for path in sorted(PACKAGE.glob(pattern)))[:16]
 
 
 def _sealed_code() -> str:
+    files = (path for room in ROOMS for path in (PACKAGE / room).rglob("*") if path.is_file())
+    return _digest_of(sorted(path for path in files if "__pycache__" not in path.parts))
+
+
+def _digest_of(files: Iterable[Path]) -> str:
     found = hashlib.sha256()
-    for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*") if path.is_file()):
-        if "__pycache__" not in path.parts:
-            found.update(f"{path.relative_to(PACKAGE).as_posix()}\0{path.stat().st_size}\0".encode())
-            found.update(path.read_bytes())
+    for path in files:
+        found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
 

@@ -11,9 +11,9 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import arrivals, cost, fetch, schedule, train, workers
 from creditaudit.runs.board import Board
-from creditaudit.runs.files import RecordError, Unwritable, locked, sweep_scratch
+from creditaudit.runs.files import RecordError, Unwritable, checked_text, locked, sweep_scratch
 from creditaudit.runs.records import Record, Store
 from creditaudit.runs.seal import Seal, differences, digest, seal
 from creditaudit.runs.turns import Turn
@@ -64,8 +64,7 @@ class RunsFailed(Mistake, RuntimeError):
     def __init__(self, failures: Sequence[BaseException], asked: int) -> None:
         shown = list(dict.fromkeys(str(failure) for failure in failures))[:MOST_SHOWN]
         lines = "\n".join(f"  {failure}" for failure in shown)
-        count = f"{len(failures)} of {asked} runs failed, the others were trained"
-        super().__init__(f"{count if len(failures) < asked else f'all {asked} runs failed'}:\n{lines}")
+        super().__init__(f"{len(failures)} of {asked} runs failed:\n{lines}")
         self.__cause__ = failures[0]
 
 
@@ -78,29 +77,27 @@ def train_all(
     part: Part | None = None,
     measured: Sequence[Record] = (),
 ) -> int:
-    """Train what is missing, or a part of it; returns how many runs were trained here.
+    """Train what is missing; returns how many runs were trained here.
 
     The executor is any of concurrent.futures, or makes a crew for the task; by default a process per core.
-    By `measured` records, and those of the store, the time that is left is estimated.
+    Of several parts of one campaign each may have these cores to itself. By `measured` records, and those of the
+    store, the time that is left is estimated.
     """
-    specs = schedule.shard(specs, *part) if part else specs
     if device == "cuda" and not torch.cuda.is_available():
         raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
-    if not store.missing(specs):
+    missing = store.missing(specs)
+    if not missing:
         return 0
     if device != "cpu":
-        return _train_stacked(store.missing(specs), store, device, measured)
+        return _train_stacked(missing, store, device, measured)
     if executor is not None:
         crew = Crew(executor, train_one) if isinstance(executor, Executor) else executor(train_one)
-        return _train_with(crew, store.missing(specs), store, measured)
+        return _train_with(crew, missing, store, measured)
     busy = f"waiting: another process trains into {paths.shown(store.folder)} on these cores"
     with locked(cores_in(store, part), busy):
         missing = store.missing(specs)  # again: whoever was waited for may have trained them
-        if not missing:
-            return 0
-        return _train_with(
-            LocalCrew(train_one, min(jobs or cost.cores(), len(missing)), store), missing, store, measured
-        )
+        crew = LocalCrew(train_one, min(jobs or cost.cores(), len(missing)) or 1, store)
+        return _train_with(crew, missing, store, measured)
 
 
 def cores_in(store: Store, part: Part | None = None) -> Path:
@@ -111,9 +108,11 @@ def cores_in(store: Store, part: Part | None = None) -> Path:
 
 
 def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> int:
-    campaign = _Campaign(crew, missing, store, measured)
+    campaign, stopped = _Campaign(crew, missing, store, measured), threading.Event()
+    # Ctrl-C, and SIGTERM where the command turns it into one, are only noted: nothing is torn in the middle
+    ours = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
     try:
-        with _stop_signals() as stopped:
+        with workers.signals(lambda *_: stopped.set(), *ours):
             try:
                 campaign.complete(stopped)
             finally:
@@ -149,14 +148,14 @@ class _Campaign:
         self.failed: list[BaseException] = []
         self.trained, self.room, self.looked = 0, 0, time.monotonic()
         sweep_scratch(store.folder.parent)
-        crew.listen(self.board.hear)
+        crew.listen(self.board.note)
 
     def complete(self, stopped: threading.Event) -> None:
         while self.waiting or self.running or self.elsewhere:
             if stopped.is_set():
                 raise KeyboardInterrupt
             self._hand_out()
-            self.board.tick()
+            self.board.tick(f", {len(self.elsewhere)} with another campaign" if self.elsewhere else "")
             if not self.running:
                 stopped.wait(TICK)
                 continue
@@ -172,7 +171,7 @@ class _Campaign:
         if self.room != (room := self.crew.room()):
             self.room = room
             if room:
-                seconds = [self.board.seconds(spec) for spec in self.waiting]
+                seconds = [self.board.estimates[spec].total for spec in self.waiting]
                 self.waiting = schedule.order(self.waiting, seconds, room)
         while self.waiting and len(self.running) < room:
             spec = self.waiting.pop(0)
@@ -188,8 +187,6 @@ class _Campaign:
     def _look_elsewhere(self) -> None:
         """When nothing else is left: did those who had the other runs finish them, or die?"""
         if self.elsewhere and not self.waiting and time.monotonic() - self.looked > ELSEWHERE:
-            if not self.running:
-                self.board.announce(f"waiting for {len(self.elsewhere)} runs that another campaign trains")
             self.waiting, self.elsewhere, self.looked = self.elsewhere, [], time.monotonic()
 
     def _receive(self, future: Future[str], spec: RunSpec) -> None:
@@ -198,9 +195,9 @@ class _Campaign:
         except Unwritable:  # nor can any other record be
             raise
         except (Exception, CancelledError) as error:
-            if (end := self.crew.trouble(error)) is not None:
-                raise end from error
-            self.failed.append(self.crew.explain(spec, error))
+            self.crew.end_if_lost(error)
+            why = str(error) or type(error).__name__
+            self.failed.append(error if spec.key in why else RuntimeError(f"run {spec.key} failed: {why}"))
         else:
             self.trained += 1
             self.board.finish(spec, record.final["test_accuracy"])
@@ -212,24 +209,6 @@ class _Campaign:
         for _, turn in self.running.values():
             turn.give_back()
         self.board.close()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C, and SIGTERM where the command turns it into one, are only noted: nothing is torn in the middle."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ours = [number for number, handler in before.items() if callable(handler)]
-    for number in ours:
-        signal.signal(number, lambda *_: stopped.set())
-    try:
-        yield stopped
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
 
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measured: Sequence[Record]) -> int:
@@ -255,22 +234,17 @@ def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -
     """The task of a worker: the record of one run, as text."""
     if off := differences(expected, seal()):
         raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
-    spec = RunSpec(**fields)
-
-    def report(spec: RunSpec, epoch: int, accuracy: float) -> None:
-        workers.tell(spec.key, epoch, accuracy)
-
+    spec, here = RunSpec(**fields), profile_dir is not None
     try:
-        if profile_dir is not None:
-            return arrivals.packed(train.run(spec, Store(Path(profile_dir)), report))
-        return arrivals.packed(_train_apart(spec, report))
+        record = train.run(spec, Store(Path(profile_dir)), workers.report) if here else _train_apart(spec)
+        return checked_text(record.to_json())
     except Exception as error:
-        if isinstance(error, Unwritable) and profile_dir is not None:  # nor can any other record be saved
+        if isinstance(error, Unwritable) and here:  # nor can any other record be saved
             raise
         raise RuntimeError(f"run {spec.key} failed: {error}") from None
 
 
-def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
+def _train_apart(spec: RunSpec) -> Record:
     """In a folder of the worker's own: what is finished there but did not arrive is sent again, not trained again."""
     store = Store(paths.OUTPUTS / "worker" / digest(seal()))
     turn = Turn(store, spec.key)
@@ -282,7 +256,7 @@ def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
             store.path(spec).unlink()
         if spec.data == "cifar10":
             _pictures()
-        return train.run(spec, store, report)
+        return train.run(spec, store, workers.report)
     finally:
         turn.give_back()
 

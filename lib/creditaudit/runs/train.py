@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +20,13 @@ from creditaudit.engine.literal import Literal
 from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack, training_mode
 from creditaudit.measure import diagnostics, modules
-from creditaudit.runs import checkpoints, schema
+from creditaudit.runs import checkpoints
 from creditaudit.runs.provenance import provenance
 from creditaudit.runs.records import Record, Store, plain
 
 CHECKPOINT_SECONDS = float(os.environ.get("CREDITAUDIT_CHECKPOINT_SECONDS", 20))  # lost at most, when a run is killed
 
-Progress = Callable[[RunSpec, int, float], None]  # spec, epochs done, test accuracy
+Progress = Callable[[str, int], None]  # a run's key, epochs done
 
 
 def run(spec: RunSpec, store: Store, progress: Progress | None = None) -> Record:
@@ -45,18 +44,15 @@ def run_stack(
     kind: "type[Training] | None" = None,
 ) -> list[Record]:
     """Train runs that differ only in seed and lambda as one stack (on a CPU a stack of one is fastest)."""
+    checkpoint = store.folder.parent / "checkpoints" / f"{specs[0].key}-{len(specs)}.pt"
     with training_mode():
-        training = (kind or Training)(specs, _checkpoints(store) / f"{specs[0].key}-{len(specs)}.pt", device)
+        training = (kind or Training)(specs, checkpoint, device)
         training.complete(progress or (lambda *_: None))
         records = training.records()
     for record in records:
         store.save(record)
-    training.checkpoint_path.unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
     return records
-
-
-def _checkpoints(store: Store) -> Path:
-    return store.folder.parent / "checkpoints"
 
 
 class Training:
@@ -66,10 +62,6 @@ class Training:
         self.specs, self.spec, self.checkpoint_path, self.device = list(specs), specs[0], checkpoint_path, device
         self.data = data.load(self.spec.data, self.spec.train_size, self.spec.test_size, self.spec.validation)
         self.test_x, self.test_y = (tensor.to(device) for tensor in data.test_tensors(self.data))
-        self._begin()
-        self._resume()
-
-    def _begin(self) -> None:
         self.stack: Stack | Literal
         if self.spec.network == "resmlp":
             self.stack = Stack(self.specs, device=self.device)
@@ -80,25 +72,24 @@ class Training:
         self.logs: list[dict[str, list]] = [{} for _ in self.specs]
         self.epoch, self.wall, self.cpu = 0, 0.0, 0.0
         self.earlier: list[dict] = []  # who made the checkpoints from which this was resumed, and after which epoch
+        self._resume()
 
     def complete(self, progress: Progress) -> None:
         saved = time.monotonic()
         while self.epoch < self.spec.epochs:
             wall, cpu = time.perf_counter(), time.process_time()
-            values = self._train_epoch() | self._evaluate()
-            if self.epoch and values.keys() != self.logs[0].keys():
-                self._tell("it is of code that logged other things")
-                self._begin()
-                continue
-            self._note(values)
+            values = self._train_epoch() | self._evaluate()  # name -> one entry per run
+            for name, entries in values.items():
+                for log, entry in zip(self.logs, entries, strict=True):
+                    log.setdefault(name, []).append(entry)
             self.epoch += 1
             self.wall += time.perf_counter() - wall
             self.cpu += time.process_time() - cpu
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self._checkpoint()
                 saved = time.monotonic()
-            for spec, log in zip(self.specs, self.logs, strict=True):
-                progress(spec, self.epoch, log["test_accuracy"][-1])
+            for spec in self.specs:
+                progress(spec.key, self.epoch)
 
     def records(self) -> list[Record]:
         return [self._record(s) for s in range(len(self.specs))]
@@ -128,12 +119,6 @@ class Training:
         if self.earlier:
             spent["resumed_from"] = self.earlier
         return Record(spec, plain(log), plain(final), provenance() | spent)
-
-    def _note(self, values: dict[str, list]) -> None:
-        """values: name -> one entry per run."""
-        for name, entries in values.items():
-            for log, entry in zip(self.logs, entries, strict=True):
-                log.setdefault(name, []).append(entry)
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """[S, B, pixels] and [S, B]; runs of one seed share their batch."""
@@ -190,60 +175,33 @@ class Training:
         return {"test_loss": (loss / seen).tolist(), "test_accuracy": (hits / seen).tolist()} | norms
 
     def _checkpoint(self) -> None:
-        state = {"runs": self._runs(), "epoch": self.epoch, "logs": self.logs, "wall": self.wall, "cpu": self.cpu}
-        state |= {"stack": self.stack.state(), "makers": [*self.earlier, provenance() | {"epoch": self.epoch}]}
+        state = {"runs": self._runs(), "code": provenance()["code"], "stack": self.stack.state()}
+        state |= {"epoch": self.epoch, "logs": self.logs, "wall": self.wall, "cpu": self.cpu}
+        state["makers"] = [*self.earlier, provenance() | {"epoch": self.epoch}]
         checkpoints.write(self.checkpoint_path, state)
 
     def _resume(self) -> None:
-        """Go on from the checkpoint; one that is damaged, or of other runs, is as good as none."""
+        """Go on from the checkpoint; one that is damaged, of other runs or of other code is as good as none."""
         if not self.checkpoint_path.exists():
             return
         try:
             state = checkpoints.read(self.checkpoint_path, self.device)
-            if state.get("runs") == self._runs():
-                self._continue(state)
         except checkpoints.DamagedCheckpoint as error:
             self._tell(f"it is damaged: {error}")
+            return
+        if state.get("runs") != self._runs():
+            return
+        if state.get("code") != provenance()["code"]:
+            self._tell("other code wrote it")
+            return
+        self.stack.load_state(state["stack"])
+        self.epoch, self.logs, self.earlier = state["epoch"], state["logs"], state["makers"]
+        self.wall, self.cpu = state["wall"], state["cpu"]
 
     def _tell(self, why: str) -> None:
         where = paths.shown(self.checkpoint_path)
         print(f"{where} is not used ({why}): its run starts again from the first epoch", file=sys.stderr)
 
-    def _continue(self, state: dict[str, Any]) -> None:
-        """All of the state or, where it does not fit these runs, nothing."""
-        if faults := list(self._misfits(state)):
-            raise checkpoints.DamagedCheckpoint(faults[0])
-        self.stack.load_state(state["stack"])
-        self.epoch, self.logs, self.earlier = state["epoch"], state["logs"], state["makers"]
-        self.wall, self.cpu = state["wall"], state["cpu"]
-
-    def _misfits(self, state: dict[str, Any]) -> Iterator[str]:
-        """In which way a state that could be loaded is none of these runs'."""
-        yield from _misfitting(self.stack.state(), state.get("stack"), "stack")
-        epoch, logs = state.get("epoch"), state.get("logs")
-        if type(epoch) is not int or not 1 <= epoch <= self.spec.epochs:
-            yield f"epoch {epoch!r} is none of the {self.spec.epochs}"
-        if not isinstance(logs, list) or len(logs) != len(self.specs):
-            yield "its logs are not those of these runs"
-        else:
-            yield from filter(None, (schema.log_fault(plain(log), self.spec.depth, epoch) for log in logs))
-        if not all(isinstance(state.get(name), float) and state[name] >= 0 for name in ("wall", "cpu")):
-            yield "it does not say what its epochs took"
-        if not schema.are_makers(state.get("makers")):
-            yield "it does not say who made it"
-
     def _runs(self) -> list[str]:
         """Whose checkpoint it is; a key holds the recipe too, and a rule that is not the study's its code."""
         return ["-".join(filter(None, [spec.key, catalogue.digest(spec.method)])) for spec in self.specs]
-
-
-def _misfitting(ours: Any, theirs: Any, place: str) -> Iterator[str]:
-    """Where nested mappings of tensors differ in names, shapes or types."""
-    if isinstance(ours, dict):
-        if not isinstance(theirs, dict) or theirs.keys() != ours.keys():
-            yield f"{place} does not hold {', '.join(ours)}"
-            return
-        for name, value in ours.items():
-            yield from _misfitting(value, theirs[name], f"{place}.{name}")
-    elif not isinstance(theirs, Tensor) or (theirs.shape, theirs.dtype) != (ours.shape, ours.dtype):
-        yield f"{place} is no {ours.dtype} of shape {tuple(ours.shape)}"

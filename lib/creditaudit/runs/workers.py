@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from creditaudit.engine.spec import RunSpec
@@ -29,24 +29,13 @@ ENVIRONMENT = {
 LAST_WORDS = 5.0  # seconds a worker gets between SIGTERM and SIGKILL
 
 Task = Callable[[dict[str, Any], Seal, str | None], str]  # a spec's fields, the campaign's seal, its folder -> record
-Report = Callable[[str, int, float], None]  # a run's key, epochs done, test accuracy
+Report = Callable[[str, int], None]  # a run's key, epochs done
 
-_report: Report = lambda *_: None  # noqa: E731  set in each worker that has a channel to its campaign
+report: Report = lambda *_: None  # noqa: E731  set in each worker that has a channel to its campaign
 
 
 class WorkerKilled(Mistake, RuntimeError):
     """A worker process is gone, and with it the pool."""
-
-
-def tell(key: str, epoch: int, accuracy: float) -> None:
-    """An epoch is done, says the task."""
-    _report(key, epoch, accuracy)
-
-
-def report_through(channel: Report) -> None:
-    """From now on this process tells its epochs there."""
-    global _report
-    _report = channel
 
 
 class Crew:
@@ -62,13 +51,13 @@ class Crew:
     def submit(self, spec: RunSpec) -> Future[str]:
         return self.executor.submit(self.task, spec.model_dump(), seal(), None)
 
-    def trouble(self, error: BaseException) -> BaseException | None:
-        """What ends the campaign, if this is not the failure of one run."""
-        return WorkerKilled(_gone(self._room)) if isinstance(error, BrokenExecutor) else None
-
-    def explain(self, spec: RunSpec, error: BaseException) -> BaseException:
-        """Why one run failed."""
-        return error
+    def end_if_lost(self, error: BaseException) -> None:
+        """End the campaign, if this is not the failure of one run."""
+        if isinstance(error, BrokenExecutor):
+            less = f", with JOBS=1 in a part of the memory that {self._room} workers take" if self._room > 1 else ""
+            raise WorkerKilled(
+                f"a worker process was killed (out of memory?); finished runs are saved, the same command goes on{less}"
+            ) from error
 
     def listen(self, report: Report) -> None:
         """Have epochs told, where there is a channel."""
@@ -114,8 +103,9 @@ class LocalCrew(Crew):
 
 
 def _start_local(reports: "multiprocessing.Queue") -> None:
+    global report
     threading.Thread(target=_leave_with_the_campaign, daemon=True).start()
-    report_through(lambda *told: reports.put(told))
+    report = lambda *told: reports.put(told)  # noqa: E731
     seal(), provenance()  # now, while the code on disk is the code in memory
 
 
@@ -125,20 +115,19 @@ def _leave_with_the_campaign() -> None:
     os._exit(1)
 
 
-def _gone(jobs: int) -> str:
-    return "a worker process was killed (out of memory?); finished runs are saved, the same command goes on" + (
-        f", with JOBS=1 in a part of the memory that {jobs} workers take" if jobs > 1 else ""
-    )
-
-
 @contextmanager
-def ctrl_c_ignored() -> Iterator[None]:
-    """Workers started meanwhile inherit this: Ctrl-C reaches the whole terminal, but is the campaign's to handle."""
+def signals(handler: Any, *numbers: int) -> Iterator[None]:
+    """Handled so meanwhile; only the main thread can have that."""
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        numbers = ()
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def ctrl_c_ignored() -> AbstractContextManager[None]:
+    """Workers started meanwhile inherit this: Ctrl-C reaches the whole terminal, but is the campaign's to handle."""
+    return signals(signal.SIG_IGN, signal.SIGINT)

@@ -66,16 +66,10 @@ def load(path: Path) -> Any:
     where = paths.shown(path)
     try:
         return deepcopy(_parsed(path.read_text("utf-8")))
-    except yaml.constructor.ConstructorError as error:  # well-formed, but not as we read it
-        raise YamlError(f"{where}: {_one_line(error)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise YamlError(f"{where}: not YAML: {_one_line(error)}") from None
-    except RecursionError:
-        raise YamlError(f"{where}: nested too deeply to be read") from None
-    except (ValueError, LookupError, TypeError) as error:  # `!!int x`: PyYAML lets Python's own errors through
-        raise YamlError(f"{where}: a value is not what its tag says: {_one_line(error)}") from None
-    except OSError as error:
-        raise YamlError(f"{where} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError, OSError) as error:
+        # also `!!int x`, for which PyYAML lets Python's own errors through
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise YamlError(f"{where}: {why}") from None
 
 
 @lru_cache(maxsize=64)
@@ -96,10 +90,6 @@ def shown(value: Any) -> str:
     """A value in an error message."""
     text = repr(value)
     return text if len(text) < 80 else f"{text[:76]} ..."
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def nearest(name: str, known: Any) -> str:

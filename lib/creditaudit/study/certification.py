@@ -171,7 +171,8 @@ def committed_records(profile: str) -> list[Record]:
         return reference(profile).all()
     except RecordError as error:
         where = paths.shown(reference_folder(profile))
-        raise RecordError(error.problem, f"it is a committed one: `git checkout {where}` brings it back") from None
+        mend = f"it is a committed one: `git checkout {where}` brings it back"
+        raise RecordError(error.path, error.why, mend) from None
 
 
 def reference_folder(profile: str) -> Path:
