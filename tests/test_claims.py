@@ -382,14 +382,15 @@ def test_no_records_means_no_verdicts_and_a_readable_table(tmp_path, monkeypatch
     assert all(entry["margin"] == by_id[entry["id"]].margin for entry in entries)
 
 
-def test_summary_counts_and_warns_of_luck(tmp_path):
+def test_summary_counts_and_warns_of_luck(tmp_path, capsys):
     result = judge(tmp_path, CELL, seeded([0.300, 0.303, 0.305]))
-    found = report.summary([result] * 40)
-    assert (found.total, found.reproduced, found.bare) == (40, 40, 0)
-    assert found.luck == "up to about 2.0 wrong verdicts among them would be no surprise"
     bare = judge(tmp_path, CELL | {"std": None}, seeded([0.300, 0.303, 0.305]))
-    assert "because 1 published means come without a std and are taken as exact" in report.summary([bare, result]).luck
-    assert "40 of them had the runs for a test" in found.sentence and "about 2.0 wrong verdicts" in found.sentence
+    found = report.summary([result] * 40)
+    assert (found.total, found.reproduced, found.tested, found.bare) == (40, 40, 40, 0)
+    report.print_table([*[result] * 39, bare])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "40 of them had the runs for a test" in told and "about 2.0 wrong verdicts" in told
+    assert "because 1 published means come without a std and are taken as exact" in told
 
 
 def test_metrics_read_what_they_say():

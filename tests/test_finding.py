@@ -45,18 +45,24 @@ def test_otherwise_it_is_open_and_the_body_waits():
     assert found.state == "open"
     assert found.predicates == {"one.above(2)": None, 'gain["dfa"].below(0)': True}
     assert found.text.count("\n") == 0
-    assert "1 seed " in found.text and f"{NAMES['one']} is above 2" in found.text and "dfa" not in found.text
-    assert f"{NAMES['one']} is between 0 and 9" in render("one.within(0, 9)", "", NAMES).text
+    assert found.text == f"*Open: is {NAMES['one']} above 2?*"
+    assert f"{NAMES['one']} within 0 to 9?" in render("one.within(0, 9)", "", NAMES).text
 
 
 def test_an_open_finding_names_the_missing_runs():
     asked = [SimpleNamespace(seed=seed) for seed in (1, 2)]
-    runs = SimpleNamespace(missing=["bp-s2"], missing_note=lambda: "Three runs to go.", specs=asked)
-    assert render("one.above(2)", "", {**NAMES, "runs": runs}).text == "*Three runs to go.*"
+    runs = SimpleNamespace(missing=["bp-s2"], coverage=lambda: "Three runs to go.", specs=asked)
+    assert render("one.above(2)", "", {**NAMES, "runs": runs}).text == "*Open: Three runs to go.*"
     runs.specs = asked[:1]  # the sample has every seed, so another method's missing run would not decide it
-    assert "1 seed " in render("one.above(2)", "", {**NAMES, "runs": runs}).text
+    assert "above 2" in render("one.above(2)", "", {**NAMES, "runs": runs}).text
     runs.specs, runs.missing = asked, []
-    assert "is above 2" in render("one.above(2)", "", {**NAMES, "runs": runs}).text
+    assert "above 2" in render("one.above(2)", "", {**NAMES, "runs": runs}).text
+
+
+def test_an_open_finding_of_no_runs_at_all_names_the_command():
+    none = {"none": Sample({}), "profile": "quick"}
+    assert "`make train PROFILE=quick`" in render("none.above(2)", "", none).text
+    assert "do not decide it" in render("None", "", none).text
 
 
 # ---- predicates --------------------------------------------------------------------------------------------

@@ -88,20 +88,18 @@ def test_the_runner_only_names_what_is_missing(outputs, monkeypatch):
     assert len(runs.records) == 5 and runs.missing == wanted[5:]
     said = runs.coverage()
     assert "5 of 8 runs" in said and "make train PROFILE=paper SECTION=depth_ladder SET=d256_L4" in said
-    assert "DFA k=1 seed 123" in said
-    assert "5 of 8 runs, seeds 42, 123, trained" in runs.provenance_note()
+    assert "missing: 1 BP, 1 DFA, 1 DFA frozen at" in said
+    assert "5 of 8 runs; seeds: 42, 123; " in runs.provenance_note()
 
 
 def test_many_missing_runs_and_many_commits_are_counted():
     wanted = [spec for spec in rungs(["bp", "dfa"], [1, 2, 3], 2) if spec.k != 1]
     assert origin.kinds(wanted) == "3 BP, 3 BP frozen, 3 DFA, 3 DFA frozen at $d=256$, $L=2$"
-    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(origin.NAMED + 1)]
+    made = [as_record(method="bp", depth=2, k=2, seed=seed) for seed in range(3)]
     for number, record in enumerate(made):
-        record.provenance["commit"] = str(number) * 40
+        record.provenance.update(commit=str(number) * 40, dirty=number == 2)
     runs = frames.Runs([record.spec for record in made], made, "paper")
-    assert f"trained at {len(made)} commits (the records name them) on" in runs.provenance_note()
-    few = frames.Runs([record.spec for record in made[:1]], made[:1], "paper")
-    assert "trained at commit `0000000000` on" in few.provenance_note()
+    assert "commits: 3, named in the records, 1 of them with local changes." in runs.provenance_note()
 
 
 def test_in_jupyter_exactly_the_runs_without_a_record_are_trained(outputs, monkeypatch):
@@ -152,9 +150,7 @@ def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):
 def test_tidy_frames_by_run_epoch_and_layer():
     record = as_record(method="dfa", accuracy=0.3, depth=2, epochs=3, h_last=100.0)
     runs = frames.Runs([record.spec], [record], "paper")
-    frame = runs.columns(accuracy="test_accuracy", h_last=("h_norm", "L"))
-    assert list(frame.columns) == [*frames.COLUMNS, "accuracy", "h_last"]
-    assert frame.loc[0, ["accuracy", "h_last"]].tolist() == [0.3, 100.0]
+    assert runs.frame.loc[0, ["method", "depth", "accuracy", "h_last"]].tolist() == ["dfa", 2, 0.3, 100.0]
     assert runs.by_epoch(accuracy="test_accuracy", g=("g_norm", "L")).epoch.tolist() == [1, 2, 3]
     layers = runs.by_layer(gamma="gamma_in", nudge=("nudge_in", "0.01"))
     assert layers.layer.tolist() == [0, 1] and layers.nudge.tolist() == [-0.027, -0.027]

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
@@ -16,6 +15,7 @@ from creditaudit.engine.pictures import TEST_PICTURES
 from creditaudit.engine.spec import RunSpec
 from creditaudit.measure import rules
 from creditaudit.show import style
+from creditaudit.study import metrics
 
 TRAJECTORY_BATCH = 1024  # over which a trajectory's gradient is averaged; D2 speaks of rules.BATCH
 LIGHTS = {True: "✓ passes", False: "✗ fails", None: "○ open"}
@@ -50,9 +50,7 @@ class Curve:
 
     @property
     def growth(self) -> float | None:
-        norms = (self.epochs.get("h_norm") or [[None]])[-1]
-        steps = [None if None in (a, b) or not a else b / a for a, b in pairwise(norms)]
-        return None if None in steps or not steps else max(steps)
+        return metrics.growth((self.epochs.get("h_norm") or [[None]])[-1])
 
     @property
     def gain(self) -> float | None:
@@ -66,12 +64,7 @@ class Curve:
         """D1, D2 and D3 of this one run, as far as it has come."""
         if not self.epoch:
             return {"D1": None, "D2": None, "D3": None}
-        passed = (
-            rules.scale_is_stable(self.growth),
-            rules.reference_is_valid(self.last("g_norm")),
-            rules.depth_is_used(self.gain),
-        )
-        return dict(zip(("D1", "D2", "D3"), passed, strict=True))
+        return rules.judged(self.growth, self.last("g_norm"), self.gain)
 
 
 def _batch(spec: RunSpec) -> int:

@@ -23,6 +23,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 State = Literal["holds", "fails", "open"]
 Truth = bool | None
 
+FAILS = "*These runs do not show it.*\n\n{quoted}\n\nNot so: {wrong}."
+ABSENT = "runs are missing; `make train PROFILE={profile}` trains them."
+UNDECIDED = "the runs at hand do not decide it."
+
 _JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # it writes markdown, not HTML
 
 
@@ -45,14 +49,13 @@ def render(line: str, body: str, namespace: Mapping[str, Any]) -> Finding:
     names, template = dict(namespace), _JINJA.from_string(body.strip())
     nodes = _predicates(line)
     predicates = {source: _decide(node, source, names) for source, node in nodes.items()}
-    answers = predicates.values()
-    if False in answers:
+    source_of = {answer: [s for s, each in predicates.items() if each is answer] for answer in (False, None)}
+    if source_of[False]:
         quoted = "\n".join(f"> {text}".rstrip() for text in template.render(names).splitlines())
-        wrong = _listed(source for source, answer in predicates.items() if answer is False)
-        return Finding("fails", f"*These runs do not show it.*\n\n{quoted}\n\nNot so: {wrong}.", predicates)
-    if None in answers:
-        unknown = {source: nodes[source] for source, answer in predicates.items() if answer is None}
-        return Finding("open", f"*{_missing(unknown, names)}*", predicates)
+        wrong = ", ".join(f"`{source}`" for source in source_of[False])
+        return Finding("fails", FAILS.format(quoted=quoted, wrong=wrong), predicates)
+    if source_of[None]:
+        return Finding("open", f"*Open: {_open([nodes[source] for source in source_of[None]], names)}*", predicates)
     return Finding("holds", template.render(names), predicates)
 
 
@@ -124,40 +127,22 @@ def _truth(value: Any, source: str) -> Truth:
     return None if value is None else bool(value)
 
 
-def _missing(unknown: Mapping[str, ast.expr], names: dict[str, Any]) -> str:
+def _open(unknown: Iterable[ast.expr], names: dict[str, Any]) -> str:
     """What would decide an open finding: runs that are not there, or more seeds."""
-    runs = names.get("runs")
-    counts = {_seeds(node, names) for node in unknown.values()}
-    n = counts.pop() if len(counts) == 1 else None
-    if getattr(runs, "missing", None) and (n is None or n < len({spec.seed for spec in runs.specs})):
-        return runs.missing_note().strip()
-    if n == 0:
-        profile = names.get("profile")
-        return f"Open: runs are missing; `make train{f' PROFILE={profile}' if profile else ''}` goes on."
-    asked = list(filter(None, (_asked(node, names) for node in unknown.values())))
-    who = "the seeds at hand do" if n is None else "1 seed does" if n == 1 else f"{n} seeds do"
-    return f"Open: {who} not decide {', '.join(asked)}." if asked else "Open: the runs at hand do not decide it."
+    asked, runs = [_asked(node, names) for node in unknown], names.get("runs")
+    least = min(n for n, _ in asked)
+    if getattr(runs, "missing", None) and least < len({spec.seed for spec in runs.specs}):
+        return runs.coverage()
+    if least == 0:
+        return ABSENT.format(profile=names.get("profile", "paper"))
+    questions = [question for _, question in asked if question]
+    return f"is {'; is '.join(questions)}?" if questions else UNDECIDED
 
 
-def _asked(node: ast.expr, names: dict[str, Any]) -> str | None:
-    """The number and the line that it was held against; of any other predicate, which is code, nothing."""
+def _asked(node: ast.expr, names: dict[str, Any]) -> tuple[int, str]:
+    """How many seeds a predicate asks, and what of which number; of one that is other code neither is known."""
     match node:
-        case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" as side), args=[line], keywords=[]):
-            return f"whether {_evaluate(subject, names)} is {side} {_evaluate(line, names)}"
-        case ast.Call(func=ast.Attribute(value=subject, attr="within"), args=[low, high], keywords=[]):
-            return (
-                f"whether {_evaluate(subject, names)} is between {_evaluate(low, names)} and {_evaluate(high, names)}"
-            )
-    return None
-
-
-def _seeds(node: ast.expr, names: dict[str, Any]) -> int | None:
-    """The n of what a method was asked of."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=subject)):
-            return getattr(_evaluate(subject, names), "n", None)
-    return None
-
-
-def _listed(sources: Iterable[str]) -> str:
-    return ", ".join(f"`{source}`" for source in sources)
+        case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" | "within" as verb), args=args):
+            of, lines = _evaluate(subject, names), [f"{_evaluate(line, names)}" for line in args]
+            return getattr(of, "n", -1), f"{of} {verb} {' to '.join(lines)}"
+    return -1, ""

@@ -1,6 +1,5 @@
 """The register: published claims with what was tested, what we saw and the verdict, as rows of a table."""
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -9,8 +8,7 @@ from creditaudit.engine import catalogue
 from creditaudit.show import display
 from creditaudit.study.claimspec import Quantity, Result, Statement, quantities, statements
 from creditaudit.study.metrics import METRICS
-from creditaudit.study.numbers import digits, fixed, power
-from creditaudit.study.report import counted, observed, published, test
+from creditaudit.study.report import counted, ours, published, test, written
 
 COLUMNS = ["claim", "statement", "place", "published", "test", "ours", "90 % interval", "n", "verdict", "reason"]
 COLUMNS += ["runs"]
@@ -77,13 +75,12 @@ def interval(result: Result) -> str | None:
     if not result.ci:
         return None
     if result.kind == "equivalence":
-        low, high = _worst(result)
-        return _written(low, high, result.claim.quantity, signed=True, ratio=True)
+        return _written(_worst(result), result.claim.quantity, difference=True)
     lines = statements(result.claim)
     pairs = result.ci if result.kind == "shape" else [result.ci]
-    line, (low, high) = min(zip(lines, pairs, strict=True), key=lambda each: _slack(*each))
+    line, ends = min(zip(lines, pairs, strict=True), key=lambda each: _slack(*each))
     name = f"{METRICS[line.quantity.metric].short} " if result.claim.form == "all" else ""  # which of them it is
-    return name + _written(low, high, line.quantity, signed=line.minus is not None, ratio=line.minus is not None)
+    return name + _written(ends, line.quantity, difference=line.minus is not None)
 
 
 def _worst(result: Result) -> tuple[float, float]:
@@ -93,18 +90,13 @@ def _worst(result: Result) -> tuple[float, float]:
 
 def _slack(line: Statement, pair: Sequence[float]) -> float:
     """How far the interval's near end lies on the statement's side of its line, in the interval's widths."""
-    log = line.quantity.log and line.threshold > 0
-    at = math.log10(line.threshold) if log else line.threshold
-    low, high = pair
+    (low, high), at = pair, line.quantity.compared(line.threshold)
     near = low - at if line.direction == "above" else at - high
     return near / ((high - low) or 1.0)
 
 
-def _written(low: float, high: float, quantity: Quantity, signed: bool, ratio: bool) -> str:
-    metric = METRICS[quantity.metric]
-    if metric.log:
-        return f"[{', '.join(('×' if ratio else '') + digits(power(bound)) for bound in (low, high))}]"
-    return f"[{', '.join(fixed(bound, metric.places, signed) for bound in (low, high))}]"
+def _written(ends: Sequence[float], quantity: Quantity, difference: bool) -> str:
+    return f"[{', '.join(written(quantity.natural(end), quantity, difference) for end in ends)}]"
 
 
 def _reason(result: Result) -> str:
@@ -117,18 +109,15 @@ def _reason(result: Result) -> str:
 
 def _parts(result: Result) -> str:
     """What our runs gave for each of several inequalities: too long for a column of numbers."""
-    return f" *Ours: {_without_n(observed(result))}.*" if result.claim.form == "all" and result.n else ""
+    return f" *Ours: {ours(result)}.*" if result.claim.form == "all" and result.n else ""
 
 
 def _ours(result: Result) -> str:
+    """Of several inequalities how many hold on average: the numbers stand beside the claim's words."""
     if result.claim.form != "all":
-        return _without_n(observed(result))
-    lines = zip(result.claim.all, result.observed, strict=True)
-    held = sum(
-        value >= line.threshold if line.direction == "above" else value <= line.threshold for line, value in lines
-    )
-    return f"{held} of {len(result.claim.all)} on average"
-
-
-def _without_n(text: str) -> str:
-    return text.split(" (n=")[0]
+        return ours(result)
+    signed = [
+        value - line.threshold if line.direction == "above" else line.threshold - value
+        for line, value in zip(result.claim.all, result.observed, strict=True)
+    ]
+    return f"{sum(each >= 0 for each in signed)} of {len(signed)} on average"

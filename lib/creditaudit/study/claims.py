@@ -9,8 +9,9 @@ minus published for an equivalence, of the effect for an effect, of each inequal
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ import pandas as pd
 from creditaudit import paths
 from creditaudit.engine.spec import VARIANTS
 from creditaudit.runs import identity_rows
-from creditaudit.runs.records import Record
 from creditaudit.study import frames, verdicts
 from creditaudit.study.claimspec import (
     Claim,
@@ -37,7 +37,7 @@ from creditaudit.study.claimspec import (
 from creditaudit.study.frames import Runs
 from creditaudit.study.metrics import METRICS
 from creditaudit.study.sample import Sample
-from creditaudit.study.verdicts import Cause, Reason, Verdict
+from creditaudit.study.verdicts import Cause, Estimate, Reason, Verdict
 
 STUDY_SEEDS = (42, 123, 456)
 PREDICTIONS = paths.PARAMS / "predictions.yaml"
@@ -55,7 +55,8 @@ class Undecidable(Exception):
 def check(claims: Iterable[Claim], runs: Runs) -> list[Result]:
     """A verdict for every published claim, on the study's seeds; where there are more, a second one on all."""
     fewer = runs.only(seed=list(STUDY_SEEDS))
-    return [_on_all_seeds(_judged(claim, fewer), _judged(claim, runs)) for claim in claims]
+    pairs = [(_judged(claim, fewer), _judged(claim, runs)) for claim in claims]
+    return [replace(result, all_seeds=more) if more.n > result.n else result for result, more in pairs]
 
 
 def judge(section: str, profile: str, set_name: str, runs: Runs | None = None) -> list[Result]:
@@ -85,8 +86,6 @@ def predictions(profile: str, section: str | None = None, runs: Runs | None = No
 def published(section: str, set_name: str) -> pd.DataFrame:
     """The study's single numbers about a section, one row each: what was measured, of which run, mean, std and n."""
     columns = ["method", "k", "penalty", "epochs", "metric", "layer", "mean", "std", "n", "margin", "printed", "id"]
-    place = f"{section}/{set_name}"
-    claims = [claim for claim in load_claims() if claim.place == place and claim.kind == "equivalence"]
     rows = [
         {
             **claim.quantity.model_dump(include={"method", "penalty", "metric", "layer"}),
@@ -95,117 +94,165 @@ def published(section: str, set_name: str) -> pd.DataFrame:
             "mean": claim.expected,
             **claim.model_dump(include={"std", "n", "margin", "printed", "id"}),
         }
-        for claim in claims
-        if isinstance(claim.expected, float) and ".cross." not in claim.id
+        for claim in load_claims()
+        if (claim.place, claim.kind) == (f"{section}/{set_name}", "equivalence")
+        and isinstance(claim.expected, float)
+        and ".cross." not in claim.id
     ]
     numbers = {"mean": float, "std": float, "n": int, "margin": float}  # so in a frame without rows too
     return pd.DataFrame(rows, columns=columns).astype(numbers)
 
 
-def _on_all_seeds(result: Result, more: Result) -> Result:
-    return replace(result, all_seeds=more) if more.n > result.n else result
-
-
 def _judged(claim: Claim, runs: Runs) -> Result:
     judges = {"exact": _exact, "equivalence": _equivalence, "effect": _effect, "shape": _shape}
     try:
-        return judges[claim.kind](claim, runs)
+        return judges[claim.kind](_Case(claim, runs))
     except Undecidable as undecidable:
-        return _result(claim, None, None, 0, undecidable.reason)
+        return _Case(claim, runs).result(None, None, undecidable.reason, seeds=())
 
 
-def _exact(claim: Claim, runs: Runs) -> Result:
+@dataclass(frozen=True)
+class _Case:
+    """A claim and the runs that are to decide it, at the study's epochs or at the given number."""
+
+    claim: Claim
+    runs: Runs
+    epochs: int | None = None
+
+    def asked(self, quantity: Quantity) -> dict[str, Any]:
+        """The runs that a quantity is about, as `Runs.of` is asked for them."""
+        setting = self.claim.setting
+        asked = quantity.model_dump(include=_SAID) | ({} if quantity.k == "L" else {"k": quantity.k})
+        asked |= {"width": setting.width, "depth": quantity.depth or setting.depth}
+        return asked | {"epochs": self.epochs or quantity.epochs or setting.epochs}
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """Seeds for which every quantity has its run."""
+        there = [{r.spec.seed for r in self.runs.matching(**self.asked(each))} for each in quantities(self.claim)]
+        return sorted(set.intersection(*there))
+
+    def with_seeds(self, needed: int) -> "_Case":
+        """Itself, or what is missing."""
+        if len(self.seeds) < needed:
+            claim, have = self.claim, len(self.seeds)
+            epochs = "/".join(map(str, sorted({each.epochs or claim.setting.epochs for each in quantities(claim)})))
+            if self.runs.profile != "paper":
+                raise Undecidable("another profile", f"needs profile paper ({needed} seeds at {epochs} epochs)")
+            said = f"runs missing: {have} of {needed} seeds are there, at {epochs} epochs"
+            raise Undecidable("missing runs", said)
+        return self
+
+    def sample(self, quantity: Quantity, layer: int | None = None) -> Sample:
+        """One number per seed."""
+        if quantity.layer is not None:
+            layer = depth_of(quantity.layer, self.claim.setting)
+        return self.runs.of(quantity.metric, layer, **self.asked(quantity)).only(self.seeds)
+
+    def left_side(self, line: Statement) -> list[float]:
+        """quantity (- minus), one number per seed."""
+        left = self.sample(line.quantity)
+        return _compared(left - self.sample(line.minus) if line.minus else left, line.quantity)
+
+    def result(
+        self,
+        observed: Any,
+        ci: Any,
+        found: Verdict | Reason,
+        notes: Sequence[str] = (),
+        spread: float | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> Result:
+        """`found` is the verdict, or why there is none; notes say how it was reached."""
+        claim, seeds = self.claim, self.seeds if seeds is None else seeds
+        because = found if isinstance(found, Reason) else None
+        records = {}  # in the order in which the claim names them
+        for quantity in quantities(claim) if claim.kind != "exact" else ():
+            there = {record.spec.seed: record for record in self.runs.matching(**self.asked(quantity))}
+            records |= {there[seed].spec.key: there[seed] for seed in seeds}
+        return Result(
+            **{name: getattr(claim, name) for name in ("id", "statement", "kind", "expected", "margin", "command")},
+            observed=observed,
+            ci=ci,
+            n=len(seeds),
+            verdict="inconclusive" if because else found,
+            reason=", ".join([*notes, because.text] if because else notes),
+            claim=claim,
+            spread=spread,
+            because=because,
+            records=tuple(records),
+            commits=tuple(sorted({record.provenance["commit"] for record in records.values()})),
+        )
+
+
+def _exact(case: _Case) -> Result:
     """Numbers without training: the mean over the study's seeds, or one seed's row, within the tolerance."""
-    quantity = claim.quantity
-    rows = identity_rows.read(paths.profile_dir(runs.profile)).get(claim.set, {})
-    wanted = [quantity.seed] if quantity.seed is not None else list(STUDY_SEEDS[: claim.n])
-    missing = [seed for seed in wanted if str(seed) not in rows]
-    if missing:
-        raise Undecidable("missing runs", f"no identity check of {claim.set} for seed {', '.join(map(str, missing))}")
+    claim, quantity = case.claim, case.claim.quantity
+    rows = identity_rows.read(paths.profile_dir(case.runs.profile)).get(claim.set, {})
+    wanted = [quantity.seed] if quantity.seed is not None else STUDY_SEEDS[: claim.n]
+    if missing := ", ".join(str(seed) for seed in wanted if str(seed) not in rows):
+        raise Undecidable("missing runs", f"no identity check of {claim.set} for seed {missing}")
     measured = [METRICS[quantity.metric].read(rows[str(seed)]) for seed in wanted]
     if any(np.shape(value) != np.shape(claim.expected) for value in measured):
         raise ClaimsError(f"{claim.source}: as many values are expected as {quantity.metric} of {claim.set} has")
-    values = np.array(measured, dtype=float)
-    observed = values.mean(axis=0)
-    if not np.isfinite(observed).all():
-        raise Undecidable("undefined", f"{quantity.metric} is undefined")
+    observed = np.mean(measured, axis=0)
     worst = float(np.abs(observed - np.array(claim.expected)).max())
     verdict = "reproduced" if worst <= claim.margin else "contradicted"
-    return _result(claim, observed.tolist(), None, len(wanted), verdict, notes=[f"largest difference {worst:.1e}"])
+    return case.result(observed.tolist(), None, verdict, [f"largest difference {worst:.1e}"], seeds=wanted)
 
 
-def _equivalence(claim: Claim, runs: Runs) -> Result:
-    alpha, seeds = claim.setting.alpha, _study_seeds(claim, runs)
+def _equivalence(case: _Case) -> Result:
+    claim, quantity, alpha = case.claim, case.claim.quantity, case.claim.setting.alpha
+    case.with_seeds(max(claim.n, 2))  # two where the study had one: ours need a spread
     several = isinstance(claim.expected, list)  # a number for every state h_0 .. h_L
     expected, layers = (claim.expected, range(claim.setting.depth + 1)) if several else ([claim.expected], [None])
     if len(expected) != len(layers):
         raise ClaimsError(f"{claim.source}: {len(expected)} expected values, but a run has {len(layers)}")
-    ours = [_sample(claim.quantity, claim, runs, layer=layer).only(seeds) for layer in layers]
+    ours = [case.sample(quantity, layer) for layer in layers]
     differences = [
-        verdicts.against_published(_compared(sample, claim.quantity), _line(value, claim.quantity), claim.std, claim.n)
+        verdicts.against_published(_compared(sample, quantity), quantity.compared(value), claim.std, claim.n)
         for sample, value in zip(ours, expected, strict=True)
     ]
     verdict = verdicts.equivalent(differences, claim.margin, alpha)
-    if verdict == "inconclusive":
-        verdict = verdicts.undecided(differences, [claim.margin - abs(d.mean) for d in differences], alpha)
-    ci, observed = [list(difference.bounds(alpha)) for difference in differences], [sample.mean for sample in ours]
-    behind = _behind(claim, runs, seeds)
+    found = _or_why(verdict, differences, [claim.margin - abs(each.mean) for each in differences], alpha)
+    observed, ci = [sample.mean for sample in ours], [list(each.bounds(alpha)) for each in differences]
     if several:
-        return _result(claim, observed, ci, len(seeds), verdict, behind)
-    return _result(claim, observed[0], ci[0], len(seeds), verdict, behind, spread=differences[0].spread)
+        return case.result(observed, ci, found)
+    return case.result(observed[0], ci[0], found, spread=differences[0].spread)
 
 
-def _effect(claim: Claim, runs: Runs) -> Result:
-    alpha, seeds = claim.setting.alpha, _study_seeds(claim, runs)
-    (statement,) = statements(claim)
-    estimate = verdicts.of_sample(_left_side(statement, claim, runs, seeds))
-    signed = _signed(estimate, statement)
-    verdict = verdicts.all_positive([signed], alpha)
-    if verdict == "inconclusive":
-        verdict = verdicts.undecided([signed], [signed.mean], alpha)
-    observed, ci = _natural(estimate.mean, claim.quantity), list(estimate.bounds(alpha))
-    return _result(claim, observed, ci, len(seeds), verdict, _behind(claim, runs, seeds), spread=estimate.spread)
+def _effect(case: _Case) -> Result:
+    claim, alpha = case.claim, case.claim.setting.alpha
+    case.with_seeds(max(claim.n, 2))
+    (line,) = statements(claim)
+    estimate = verdicts.of_sample(case.left_side(line))
+    found = _all_hold([estimate], [line], alpha)
+    ci = list(estimate.bounds(alpha))
+    return case.result(claim.quantity.natural(estimate.mean), ci, found, spread=estimate.spread)
 
 
-def _shape(claim: Claim, runs: Runs) -> Result:
-    setting, lines = claim.setting, statements(claim)
-    seeds, epochs = _shape_seeds(claim, runs)
+def _shape(case: _Case) -> Result:
+    claim, lines, alpha = case.claim, statements(case.claim), case.claim.setting.alpha
+    budgets = sorted({spec.epochs for spec in case.runs.specs}, reverse=True) if claim.any_epochs else []
+    asked = [case, *(replace(case, epochs=epochs) for epochs in budgets)]
+    case = next((each for each in asked if each.seeds), None) or case.with_seeds(claim.n)
+    seeds = case.seeds
     estimates, assumed = [], False
     for line in lines:
-        values = _left_side(line, claim, runs, seeds, epochs)
-        noise = _noise(line, setting) if len(seeds) < claim.n else None
+        values = case.left_side(line)
+        noise = _noise(line, claim.setting) if len(seeds) < claim.n else None
         if noise is None and len(seeds) < 2:
             raise Undecidable("no spread", f"one seed has no spread, and none is published for {line.quantity.metric}")
         assumed |= noise is not None
         estimates.append(verdicts.of_few(values, noise) if noise is not None else verdicts.of_sample(values))
-    signed = [_signed(estimate, line) for estimate, line in zip(estimates, lines, strict=True)]
-    verdict = verdicts.all_positive(signed, setting.alpha)
-    notes = [f"at {epochs} epochs"] if epochs else []
+    found = _all_hold(estimates, lines, alpha)
+    notes = [f"at {case.epochs} epochs"] if case.epochs else []
     notes += [f"n={len(seeds)}, published spread as noise"] if assumed else []
-    if verdict == "inconclusive":
-        verdict = verdicts.undecided(signed, [s.mean for s in signed], setting.alpha)
     if claim.form == "all":
-        observed = [_natural(e.mean, line.quantity) for e, line in zip(estimates, lines, strict=True)]
+        observed = [line.quantity.natural(each.mean) for each, line in zip(estimates, lines, strict=True)]
     else:
-        observed = [_sample(q, claim, runs, epochs).only(seeds).mean for q in rungs(claim)]
-    ci = [list(estimate.bounds(setting.alpha)) for estimate in estimates]
-    return _result(claim, observed, ci, len(seeds), verdict, _behind(claim, runs, seeds, epochs), notes)
-
-
-def _asked(quantity: Quantity, claim: Claim, epochs: int | None) -> dict[str, Any]:
-    """The runs that a quantity is about, as `Runs.of` is asked for them."""
-    asked = quantity.model_dump(include=_SAID) | ({} if quantity.k == "L" else {"k": quantity.k})
-    asked |= {"width": claim.setting.width, "depth": quantity.depth or claim.setting.depth}
-    return asked | {"epochs": epochs or quantity.epochs or claim.setting.epochs}
-
-
-def _sample(
-    quantity: Quantity, claim: Claim, runs: Runs, epochs: int | None = None, layer: int | None = None
-) -> Sample:
-    """One number per seed, at the study's epochs or at the given number."""
-    if quantity.layer is not None:
-        layer = depth_of(quantity.layer, claim.setting)
-    return runs.of(quantity.metric, layer, **_asked(quantity, claim, epochs))
+        observed = [case.sample(quantity).mean for quantity in rungs(claim)]
+    return case.result(observed, [list(each.bounds(alpha)) for each in estimates], found, notes)
 
 
 def _compared(sample: Sample, quantity: Quantity) -> list[float]:
@@ -216,100 +263,23 @@ def _compared(sample: Sample, quantity: Quantity) -> list[float]:
     return [value / 100 for value in sample.compared] if sample.unit == "pp" else sample.compared
 
 
-def _left_side(
-    statement: Statement, claim: Claim, runs: Runs, seeds: Collection[int], epochs: int | None = None
-) -> list[float]:
-    """quantity (- minus), one number per seed."""
-    left = _sample(statement.quantity, claim, runs, epochs)
-    if statement.minus is not None:
-        left -= _sample(statement.minus, claim, runs, epochs)
-    return _compared(left.only(seeds), statement.quantity)
+def _all_hold(estimates: Sequence[Estimate], lines: Sequence[Statement], alpha: float) -> Verdict | Reason:
+    """Of left sides: turned so that each statement holds where its mean is positive."""
+    signed = [
+        estimate.shifted(line.quantity.compared(line.threshold), 1 if line.direction == "above" else -1)
+        for estimate, line in zip(estimates, lines, strict=True)
+    ]
+    return _or_why(verdicts.all_positive(signed, alpha), signed, [each.mean for each in signed], alpha)
 
 
-def _line(value: float, quantity: Quantity) -> float:
-    return math.log10(value) if quantity.log and value > 0 else value
+def _or_why(
+    verdict: Verdict, estimates: Sequence[Estimate], distances: Sequence[float], alpha: float
+) -> Verdict | Reason:
+    return verdicts.undecided(estimates, distances, alpha) if verdict == "inconclusive" else verdict
 
 
-def _natural(value: float, quantity: Quantity) -> float:
-    return 10.0 ** float(value) if quantity.log else float(value)
-
-
-def _signed(estimate: verdicts.Estimate, statement: Statement) -> verdicts.Estimate:
-    """Turned so that the statement holds where the mean is positive."""
-    return estimate.shifted(_line(statement.threshold, statement.quantity), 1 if statement.direction == "above" else -1)
-
-
-def _noise(statement: Statement, setting: Setting) -> float | None:
+def _noise(line: Statement, setting: Setting) -> float | None:
     """Assumed std of one seed's left side: independent errors, so pairing is given no credit."""
-    sides = [side for side in (statement.quantity, statement.minus) if side]
+    sides = [side for side in (line.quantity, line.minus) if side]
     known = [setting.noise.get(side.method) for side in sides if side.metric == "test_accuracy"]
     return None if len(known) < len(sides) or None in known else math.hypot(*known)
-
-
-def _shared(claim: Claim, runs: Runs, epochs: int | None = None) -> list[int]:
-    """Seeds for which every quantity has its run."""
-    there = [{record.spec.seed for record in runs.matching(**_asked(q, claim, epochs))} for q in quantities(claim)]
-    return sorted(set.intersection(*there))
-
-
-def _study_seeds(claim: Claim, runs: Runs) -> list[int]:
-    """Seeds at the study's epochs, as many as the study had (two where it had one: ours need a spread)."""
-    seeds, needed = _shared(claim, runs), max(claim.n, 2)
-    if len(seeds) < needed:
-        raise _missing(claim, runs, needed, len(seeds))
-    return seeds
-
-
-def _shape_seeds(claim: Claim, runs: Runs) -> tuple[list[int], int | None]:
-    """Seeds for a shape, and the number of epochs where it is not the study's."""
-    if seeds := _shared(claim, runs):
-        return seeds, None
-    for epochs in sorted({spec.epochs for spec in runs.specs}, reverse=True) if claim.any_epochs else ():
-        if seeds := _shared(claim, runs, epochs):
-            return seeds, epochs
-    raise _missing(claim, runs, claim.n, 0)
-
-
-def _missing(claim: Claim, runs: Runs, needed: int, have: int) -> Undecidable:
-    epochs = "/".join(str(e) for e in sorted({q.epochs or claim.setting.epochs for q in quantities(claim)}))
-    if runs.profile == "paper":
-        return Undecidable("missing runs", f"runs missing: {have} of {needed} seeds are there, at {epochs} epochs")
-    return Undecidable("another profile", f"needs profile paper ({needed} seeds at {epochs} epochs)")
-
-
-def _behind(claim: Claim, runs: Runs, seeds: Collection[int], epochs: int | None = None) -> list[Record]:
-    """The records that a verdict rests on, in the order in which the claim names them."""
-    found: dict[str, Record] = {}
-    for quantity in quantities(claim):
-        there = {record.spec.seed: record for record in runs.matching(**_asked(quantity, claim, epochs))}
-        found |= {there[seed].spec.key: there[seed] for seed in seeds}
-    return list(found.values())
-
-
-def _result(
-    claim: Claim,
-    observed: Any,
-    ci: Any,
-    n: int,
-    found: Verdict | Reason,
-    records: Sequence[Record] = (),
-    notes: Sequence[str] = (),
-    spread: float | None = None,
-) -> Result:
-    """`found` is the verdict, or why there is none; notes say how it was reached."""
-    because = found if isinstance(found, Reason) else None
-    verdict, told = ("inconclusive", [*notes, because.text]) if because else (found, notes)
-    return Result(
-        **{name: getattr(claim, name) for name in ("id", "statement", "kind", "expected", "margin")},
-        observed=observed,
-        ci=ci,
-        n=n,
-        verdict=verdict,
-        reason=", ".join(told),
-        command=claim.command,
-        claim=claim,
-        spread=spread,
-        because=because,
-        records=tuple(record.spec.key for record in records),
-        commits=tuple(sorted({record.provenance["commit"] for record in records})),
-    )

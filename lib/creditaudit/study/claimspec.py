@@ -6,8 +6,9 @@ A *quantity* is a metric (`metrics.METRICS`) of a run: `{metric: h_norm, method:
 and shapes are nothing but lists of statements; `statements(claim)` spells them out. A `Result` is what our runs say.
 """
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,11 +23,13 @@ from creditaudit.mistakes import Mistake
 from creditaudit.runs import yamlfile
 from creditaudit.runs.yamlfile import nearest
 from creditaudit.study.metrics import METRICS
+from creditaudit.study.numbers import power
 from creditaudit.study.verdicts import Reason, Verdict
 
 Kind = Literal["exact", "equivalence", "effect", "shape"]
 Direction = Literal["above", "below"]
 Depth = int | Literal["L"]
+WRITE_FLOATS = " (YAML reads 1e-3 as text: write 1.0e-3, without quotes)"
 
 
 class ClaimsError(Mistake, ValueError):
@@ -72,6 +75,14 @@ class Quantity(Strict):
     def log(self) -> bool:
         return METRICS[self.metric].log
 
+    def compared(self, value: float) -> float:
+        """A number as it is compared: of a norm the log10."""
+        return math.log10(value) if self.log and value > 0 else value
+
+    def natural(self, value: float) -> float:
+        """The same back in natural units."""
+        return power(value) if self.log else value
+
 
 class Statement(Strict):
     """quantity (- minus) above or below threshold. Norms: in natural units, so a ratio for a difference."""
@@ -107,7 +118,7 @@ class Claim(Strict):
     minus: Quantity | None = None
     direction: Direction | None = None
     form: Literal["rising", "falling", "argmax", "all"] | None = None
-    over: dict[Literal["k"], list[Depth]] | None = None
+    over: dict[Literal["k"], list[Depth]] | None = Field(None, min_length=1)
     all: list[Statement] | None = None
     expected: float | list[float] | str
     printed: str | None = None  # what the study prints, where `expected` is our reading of it
@@ -136,7 +147,7 @@ class Claim(Strict):
             raise ValueError(f"expected: {self.expected!r} is a string, not a number{WRITE_FLOATS}")
         if self.kind == "effect" and isinstance(self.expected, list):
             raise ValueError("expected: an effect is one number")
-        if self.form == "argmax" and self.expected not in self._rungs():
+        if self.form == "argmax" and self.expected not in [depth_of(k, self.setting) for k in self.over["k"]]:
             raise ValueError(f"expected: {self.expected!r} is not among the k that are compared")
         if self.any_epochs and self.kind != "shape":
             raise ValueError("only a shape may hold at any number of epochs")
@@ -162,9 +173,6 @@ class Claim(Strict):
     def source(self) -> str:
         """Where a person finds it."""
         return f"params/{'claims' if self.why is None else 'predictions'}.yaml, claim {self.id}"
-
-    def _rungs(self) -> list[int]:
-        return [depth_of(k, self.setting) for k in self.over["k"]]
 
 
 def depth_of(value: Depth, setting: Setting) -> int:
@@ -250,18 +258,12 @@ class Result:
         return self.because is not None and self.because.cause == "another profile"
 
     def to_json(self) -> dict[str, Any]:
-        names = [
-            item.name
-            for item in dataclasses.fields(self)
-            if item.name not in ("claim", "spread", "because", "all_seeds")
-        ]
-        body = self._written(names) | {"cause": self.because and self.because.cause}
+        kept = ("claim", "spread", "because", "all_seeds")
+        body = {name: _rounded(value) for name, value in vars(self).items() if name not in kept}
         if self.all_seeds:
-            body["all_seeds"] = self.all_seeds._written(["observed", "ci", "n", "verdict", "reason", "records"])
-        return body
-
-    def _written(self, names: list[str]) -> dict[str, Any]:
-        return {name: _rounded(getattr(self, name)) for name in names}
+            more = self.all_seeds.to_json()
+            body["all_seeds"] = {name: more[name] for name in ("observed", "ci", "n", "verdict", "reason", "records")}
+        return body | {"cause": self.because and self.because.cause}
 
 
 def _rounded(value: Any) -> Any:
@@ -271,83 +273,61 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+class _File(Strict):
+    """claims.yaml as a whole; each claim is read where its set is known."""
+
+    alpha: float
+    noise: dict[str, Any]
+    sets: dict[Annotated[str, Field(pattern="^[^/]+/[^/]+$")], dict[str, Any]]  # section/set
+    claims: dict[str, list[dict[str, Any]]]
+
+
 def load_claims(path: Path | None = None) -> list[Claim]:
     """Every claim of claims.yaml, in its order, or an error that names the first wrong one."""
     path = path or paths.PARAMS / "claims.yaml"
+    where = paths.shown(path)
+    content = yamlfile.mapping(yamlfile.load(path), where)
     try:
-        return _claims(yamlfile.load(path))
-    except ClaimsError as error:
-        raise ClaimsError(f"{paths.shown(path)}: {error}") from None
-
-
-def _claims(content: Any) -> list[Claim]:
-    head = _part(content, "the file")
-    for name in head:
-        if name not in HEAD:
-            raise ClaimsError(f"unknown field {name!r}{nearest(name, HEAD)}")
-    for name in HEAD:
-        if name not in head:
-            raise ClaimsError(f"{name} is missing")
-    sets = {place: _part(setting, f"sets, {place}") for place, setting in _part(head["sets"], "sets").items()}
-    for place in sets:
-        if place.count("/") != 1:
-            raise ClaimsError(f"sets: {place!r} is not written as section/set")
-    common = {"alpha": head["alpha"], "noise": _part(head["noise"], "noise")}
+        file = _File(**content)
+    except ValidationError as error:
+        raise ClaimsError(f"{where}: {_reason(error, _File)}") from None
     claims = [
-        _claim({**common, **sets.get(place, {})}, sets, place, entry)
-        for place, entries in _part(head["claims"], "claims").items()
-        for entry in _listed(entries, place)
+        _claim(f"{where}: claim {entry.get('id', f'without id in {place}')}", file, place, entry)
+        for place, entries in file.claims.items()
+        for entry in entries
     ]
-    seen: set[str] = set()
-    for claim in claims:
-        if claim.id in seen:
-            raise ClaimsError(f"claim {claim.id}: this id is used twice")
-        seen.add(claim.id)
+    for name, times in Counter(claim.id for claim in claims).items():
+        if times > 1:
+            raise ClaimsError(f"{where}: claim {name}: this id is used twice")
     return claims
 
 
-HEAD = ("alpha", "noise", "sets", "claims")
-WRITE_FLOATS = " (YAML reads 1e-3 as text: write 1.0e-3, without quotes)"
-
-
-def _part(content: Any, what: str) -> dict[str, Any]:
+def _claim(where: str, file: _File, place: str, entry: dict[str, Any]) -> Claim:
+    if place not in file.sets:
+        raise ClaimsError(f"{where}: {place!r} is not among the sets{nearest(place, file.sets)}")
+    section, _, set_name = place.partition("/")
+    setting = {"alpha": file.alpha, "noise": file.noise, **file.sets[place]}
+    implied = {"section": section, "set": set_name, "setting": setting}
+    for name in implied.keys() & entry.keys():
+        raise ClaimsError(f"{where}: {name} follows from the place where it stands, {place}")
     try:
-        return yamlfile.mapping(content, what)
-    except yamlfile.YamlError as error:
-        raise ClaimsError(str(error)) from None
-
-
-def _listed(entries: Any, place: str) -> list[dict[str, Any]]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ClaimsError(f"claims of {place}: must be a list of mappings, one per claim")
-    return entries
-
-
-def _claim(setting: dict[str, Any], sets: Iterable[str], place: str, entry: dict[str, Any]) -> Claim:
-    name = entry.get("id", f"without id in {place}")
-    if place not in sets:
-        raise ClaimsError(f"claim {name}: {place!r} is not among the sets{nearest(place, sets)}")
-    section, set_name = place.split("/")
-    for implied in ("section", "set", "setting"):
-        if implied in entry:
-            raise ClaimsError(f"claim {name}: {implied} follows from the place where it stands, {place}")
-    try:
-        return Claim(**(entry | {"section": section, "set": set_name, "setting": setting}))
+        return Claim(**entry, **implied)
     except ValidationError as error:
-        fields = [each for each in Claim.model_fields if each not in ("section", "set", "setting")]
-        parts = {"quantity": Quantity, "minus": Quantity, "all": Statement, "setting": Setting}
-        raise ClaimsError(f"claim {name}: {_reason(error, fields, parts)}") from None
-    except (TypeError, ArithmeticError) as error:  # a margin of 1.0e+5 decades, say
-        raise ClaimsError(f"claim {name}: expected and margin make no band: {error}") from None
+        raise ClaimsError(f"{where}: {_reason(error, Claim)}") from None
+    except ArithmeticError as error:  # a margin of 1.0e+5 decades, say
+        raise ClaimsError(f"{where}: expected and margin make no band: {error}") from None
 
 
-def _reason(error: ValidationError, fields: Iterable[str], parts: Mapping[str, type[Strict]]) -> str:
-    """The first problem in a sentence; `fields` may stand at the top, `parts` tells what their values are made of."""
+_PARTS = {"quantity": Quantity, "minus": Quantity, "all": Statement, "setting": Setting}
+
+
+def _reason(error: ValidationError, whole: type[Strict]) -> str:
+    """The first problem in a sentence."""
     problem = error.errors()[0]
     location = problem["loc"]
-    where = ".".join(str(part) for part in location)
+    where = ".".join(map(str, location))
     if problem["type"] == "extra_forbidden":
-        known = next((parts[part].model_fields for part in reversed(location[:-1]) if part in parts), fields)
+        known = next((_PARTS[part] for part in reversed(location[:-1]) if part in _PARTS), whole).model_fields
         return f"unknown field {where!r}{nearest(str(location[-1]), known)}"
     text = problem["msg"].removeprefix("Value error, ")
     hint = WRITE_FLOATS if isinstance(problem["input"], str) and "number" in text else ""

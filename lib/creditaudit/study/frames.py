@@ -1,7 +1,7 @@
 """From specs to the numbers a section shows: which runs are there, as tidy frames, and where they came from.
 
     runs = load("depth_ladder", "paper", "d256_L4", specs)
-    runs.columns(accuracy="test_accuracy", h_last=("h_norm", "L"))        one row per run
+    runs.frame                                                          one row per run
     runs.by_epoch(accuracy="test_accuracy", h_last=("h_norm", "L"))     one row per run and epoch
     runs.by_layer(gamma="gamma_in", nudge=("nudge_in", "0.01"))         one row per run and layer
 
@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
+from jinja2 import Template
 
 from creditaudit import paths
-from creditaudit.engine import catalogue
 from creditaudit.engine.settings import departures
 from creditaudit.engine.spec import VARIANTS, RunSpec, own_normalisation
 from creditaudit.measure import rules
@@ -29,6 +29,22 @@ from creditaudit.study.sample import Sample
 COLUMNS = ("method", "width", "depth", "k", "penalty", "epochs", "seed")
 VARIED = {*COLUMNS, "normalise", *VARIANTS}  # in the study, its controls and our own sections
 Source = str | tuple[str, Any]
+COVERAGE = Template(
+    "{{ runs.records | length }} of {{ runs.specs | length }} runs are there"
+    "{% if runs.own %}, {{ runs.own | length }} of them trained here, in outputs/interactive{% endif %}"
+    "{% if lost %}; missing: {{ lost }}{% endif %}."
+    "{% if lost and not at_play %} `{{ runs.command }}` trains what is left.{% endif %}"
+    "{% if tiny %} They are tiny networks on a few hundred pictures: this checks the machinery and proves nothing."
+    "{% endif %}"
+)
+PROVENANCE = Template(
+    "{% if runs.set_name %}Set `{{ runs.set_name }}`, profile{% else %}Profile{% endif %} `{{ runs.profile }}`: "
+    "{{ runs.records | length }} of {{ runs.specs | length }} runs"
+    "{% if runs.records %}; seeds: {{ runs.seeds | join(', ') }}; {{ hours }}; {{ torch }}; "
+    "commits: {{ commits }}, named in the records{% if changed %}, {{ changed }} of them with local changes{% endif %}"
+    "{% endif %}."
+    "{% if gone %} Diverged (a loss or a norm overflowed): {{ gone }}.{% endif %}"
+)
 trainer: Callable[[Sequence[RunSpec]], None] | None = None  # trains runs; this room itself starts no training
 SHORT = {"accuracy": ("test_accuracy", None), "h_last": ("h_norm", "L"), "g_last": ("g_norm", "L")}
 SCALARS = [
@@ -128,12 +144,6 @@ class Runs:
         columns = [*COLUMNS, "normalise", "hidden", *numbers]
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, float))
 
-    def missing_note(self) -> str:
-        """Which runs are not there, and the command that trains them."""
-        command = resume_command(self.profile, self.section, self.set_name)
-        what = f"{len(self.missing)} of {len(self.specs)} runs are missing ({origin.kinds(self.missing)})"
-        return f"Open: {what}; `{command}` goes on."
-
     @property
     def seeds(self) -> list[int]:
         return sorted({record.spec.seed for record in self.records})
@@ -153,15 +163,6 @@ class Runs:
         twin = record.spec.frozen()
         return next((other for other in self.records if other.spec == twin), None)
 
-    def columns(self, **columns: Source) -> pd.DataFrame:
-        """One row per run. A column is a metric's name, or (name, layer) where it needs one; "L" is the last."""
-        columns = columns or {"accuracy": "test_accuracy"}
-        rows = [
-            _labels(record) | {name: _metric(record, source) for name, source in columns.items()}
-            for record in self.records
-        ]
-        return _tidy(rows, COLUMNS, columns)
-
     def by_epoch(self, **columns: Source) -> pd.DataFrame:
         """One row per run and epoch (from 1). A column is a trajectory, or (trajectory, layer)."""
         rows = []
@@ -170,7 +171,7 @@ class Runs:
             for epoch in range(record.spec.epochs):
                 values = {name: numbers[epoch] for name, numbers in series.items() if numbers}
                 rows.append(_labels(record) | {"epoch": epoch + 1} | values)
-        return _tidy(rows, (*COLUMNS, "epoch"), columns)
+        return pd.DataFrame(rows, columns=[*COLUMNS, "epoch", *columns])
 
     def by_layer(self, **columns: Source) -> pd.DataFrame:
         """One row per run and layer. A column is a list in `final`, or (name, key) of a dict of lists."""
@@ -180,39 +181,23 @@ class Runs:
             for layer in range(max((len(numbers) for numbers in lists.values()), default=0)):
                 values = {name: numbers[layer] for name, numbers in lists.items() if layer < len(numbers)}
                 rows.append(_labels(record) | {"layer": layer} | values)
-        return _tidy(rows, (*COLUMNS, "layer"), columns)
+        return pd.DataFrame(rows, columns=[*COLUMNS, "layer", *columns])
+
+    @property
+    def command(self) -> str:
+        """Which trains what is missing."""
+        named = {"PROFILE": self.profile, "SECTION": self.section, "SET": self.set_name}
+        return " ".join(["make train", *(f"{name}={value}" for name, value in named.items() if value)])
 
     def coverage(self) -> str:
-        """One sentence: how many runs there are, which are missing, and how to get them."""
-        nothing = " They are tiny networks on a few hundred pictures: this checks the machinery and proves nothing."
-        warning = nothing if any(spec.data == "tiny" for spec in self.specs) else ""
-        if not self.missing:
-            here = f"; {len(self.own)} of them were trained here, in outputs/{paths.INTERACTIVE}" if self.own else ""
-            return f"All {len(self.specs)} runs, of {self._methods()}, are there{here}.{warning}"
-        one_by_one = ", ".join(_short(spec) for spec in self.missing)
-        lost = one_by_one if len(self.missing) <= origin.NAMED else origin.kinds(self.missing)
-        there = f"{len(self.records)} of {len(self.specs)} runs, of {self._methods()}, are there; missing: {lost}."
-        if paths.at_play():  # the cell's parameters may be nobody's but this notebook's
-            return f"{there}{warning}"
-        return f"{there} `{resume_command(self.profile, self.section, self.set_name)}` trains what is left.{warning}"
-
-    def _methods(self) -> str:
-        return ", ".join(catalogue.label(method) for method in catalogue.in_order(spec.method for spec in self.specs))
+        """How many runs there are, which are missing, and how to get them."""
+        lost, tiny = origin.kinds(self.missing), any(spec.data == "tiny" for spec in self.specs)
+        return COVERAGE.render(runs=self, lost=lost, tiny=tiny, at_play=paths.at_play())
 
     def provenance_note(self) -> str:
-        """The footer of a section, as markdown."""
-        place = f"Set `{self.set_name}`, profile `{self.profile}`" if self.set_name else f"Profile `{self.profile}`"
-        if not self.records:
-            return f"{place}: no records yet."
-        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
-        where = f"{origin.commits(self.records)} on {origin.machines(self.records)}"
-        spent = f"{origin.core_hours(self.records)}.{self._diverged()}"
-        return f"{place}: {len(self.records)} of {len(self.specs)} runs, {seeds}, trained at {where}; {spent}"
-
-    def _diverged(self) -> str:
-        """Runs that left the finite numbers are results like any other, and named as such."""
-        gone = [record.spec for record in self.records if record.diverged]
-        return f" Diverged (a loss or a norm overflowed): {origin.kinds(gone)}." if gone else ""
+        """The footer of a section, as markdown; runs that left the finite numbers are results, and named as such."""
+        gone = origin.kinds(record.spec for record in self.records if record.diverged)
+        return PROVENANCE.render(runs=self, gone=gone, **origin.makers(self.records))
 
 
 def load(section: str, profile: str, set_name: str, specs: Sequence[RunSpec]) -> Runs:
@@ -262,22 +247,8 @@ def _check_names(specs: Sequence[RunSpec], profile: str, section: str, set_name:
         raise params.ParameterError("methods and seeds: at least one of each is needed")
 
 
-def resume_command(profile: str, section: str = "", set_name: str = "") -> str:
-    place = (f" SECTION={section}" if section else "") + (f" SET={set_name}" if set_name else "")
-    return f"make train PROFILE={profile}{place}"
-
-
 def _labels(record: Record) -> dict[str, Any]:
     return {name: getattr(record.spec, name) for name in COLUMNS}
-
-
-def _tidy(rows: list[dict], first: Sequence[str], columns: dict[str, Source]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=[*first, *columns])
-
-
-def _metric(record: Record, source: Source) -> Any:
-    name, layer = (source, None) if isinstance(source, str) else source
-    return metrics.read(name, record, record.spec.depth if layer == "L" else layer)
 
 
 def _trajectory(record: Record, source: Source) -> list:
@@ -290,11 +261,6 @@ def _final_list(record: Record, source: Source) -> list:
     name, key = (source, None) if isinstance(source, str) else source
     value = record.final.get(name)
     return (value if key is None else (value or {}).get(key)) or []
-
-
-def _short(spec: RunSpec) -> str:
-    penalty = f" λ={spec.penalty:g}" if spec.penalty else ""
-    return f"{catalogue.label(spec.method)} k={spec.k}{penalty} seed {spec.seed}"
 
 
 def runs_of(section: str, set_name: str, profile: str) -> Runs:

@@ -8,11 +8,9 @@ conventions of |g| exist and differ eightfold. `g_norm` is the audit's, a mean c
 128; `g_norm_1024` and everything over epochs is the trajectories', one batch of 1024.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +60,7 @@ def first_failure(values: list[float | None], passes: Callable[[float | None], b
 
 def growth_by_epoch(record: Record) -> list[float | None]:
     """D1's statistic, the largest ratio of consecutive median norms, after each epoch."""
-    return [_growth(norms) for norms in record.epochs["h_norm"]]
+    return [growth(norms) for norms in record.epochs["h_norm"]]
 
 
 def g_last_by_epoch(record: Record) -> list[float | None]:
@@ -70,7 +68,8 @@ def g_last_by_epoch(record: Record) -> list[float | None]:
     return [norms[-1] for norms in record.epochs["g_norm"]]
 
 
-def _growth(norms: list[float | None]) -> float | None:
+def growth(norms: list[float | None]) -> float | None:
+    """Over one block at most; None where a norm overflowed or one that is divided by is nought."""
     if None in norms or 0 in norms[:-1]:
         return None
     return max(after / before for before, after in pairwise(norms))
@@ -80,20 +79,18 @@ def _mean(values: list[float | None]) -> float | None:
     return None if not values or None in values else float(np.mean(values))
 
 
-def _final(name: str) -> Callable[[Record], Any]:
-    return lambda record: record.final.get(name)
-
-
-def _final_at(name: str) -> Callable[[Record, int], float | None]:
-    return lambda record, layer: record.final[name][layer]
-
-
-def _final_mean(name: str, first: int = 0) -> Callable[[Record], float | None]:
+def _mean_of(name: str, first: int = 0) -> Callable[[Record], float | None]:
     return lambda record: _mean(record.final[name][first:])
 
 
-def _extreme(choose: Callable, series: Callable[[Record], list]) -> Callable[[Record], float | None]:
-    return lambda record: None if None in series(record) else choose(series(record))
+def _last_mean(name: str) -> Callable[[Record], float | None]:
+    """After the last epoch, over the blocks (the embed stands first); records older than the log have none."""
+    return lambda record: _mean((record.epochs.get(name) or [[]])[-1][1:])
+
+
+def _chosen(choose: Callable[[list], float], values: list[float | None]) -> float | None:
+    """From values that are all defined."""
+    return None if None in values else choose(values)
 
 
 def _state_error_fall(record: Record) -> float | None:
@@ -101,22 +98,9 @@ def _state_error_fall(record: Record) -> float | None:
     return errors[-1] / errors[0] if errors and errors[0] and errors[-1] is not None else None
 
 
-def _state_error_from(choose: Callable[[list[float]], float]) -> Callable[[Record], float | None]:
-    """Of the last epoch's errors, one for each state that predicts h_L."""
-
-    def read_last(record: Record) -> float | None:
-        errors = (record.epochs.get("state_error_layers") or [[None]])[-1]
-        return None if None in errors else choose(errors)
-
-    return read_last
-
-
-def _first_d1(record: Record) -> int:
-    return first_failure(growth_by_epoch(record), rules.scale_is_stable)
-
-
-def _first_d2(record: Record) -> int:
-    return first_failure(g_last_by_epoch(record), rules.reference_is_valid)
+def _state_errors(record: Record) -> list[float | None]:
+    """After the last epoch, one for each state that predicts h_L."""
+    return (record.epochs.get("state_error_layers") or [[None]])[-1]
 
 
 def _h_times_g(record: Record) -> float | None:
@@ -124,108 +108,73 @@ def _h_times_g(record: Record) -> float | None:
     return None if h is None or g is None else h * g
 
 
-def _nudge(record: Record) -> float | None:
-    return _mean(record.final["nudge_in"]["0.01"])
-
-
-def _fresh_null(name: str) -> Callable[[Record], float | None]:
-    return lambda record: (record.final.get("fresh_null") or {}).get(name)
-
-
-def _balance(name: str) -> Callable[[Record], float | None]:
-    """After the last epoch, over the blocks (the embed stands first); records older than the log have none."""
-    return lambda record: _mean((record.epochs.get(name) or [[]])[-1][1:])
-
-
-def _identity_ratio(row: dict) -> float | None:
-    return _mean(row["block_ratio"])
-
-
 METRICS: dict[str, Metric] = {
-    "test_accuracy": Metric("test accuracy after the last epoch", _final("test_accuracy"), called="accuracy"),
-    "h_norm": Metric("median ||h_l||", _final_at("h_norm"), log=True, layer="state"),
+    "test_accuracy": Metric("accuracy after the last epoch", lambda r: r.final["test_accuracy"], called="accuracy"),
+    "h_norm": Metric("median ||h_l||", lambda r, l: r.final["h_norm"][l], log=True, layer="state"),
     "g_norm": Metric(
-        "median ||dCE/dh_l||, batches of 128", _final_at("g_norm"), log=True, layer="state", called="last gradient"
-    ),
-    "g_norms": Metric("the same at every layer", _final("g_norm"), log=True),
+        "median ||dCE/dh_l||, batches of 128",
+        lambda r, l: r.final["g_norm"][l], log=True, layer="state", called="last gradient"),
+    "g_norms": Metric("the same at every layer", lambda r: r.final["g_norm"], log=True),
     "g_norm_1024": Metric(
         "median ||dCE/dh_l|| after the last epoch, batch 1024",
-        lambda record, layer: record.epochs["g_norm"][-1][layer],
-        log=True,
-        layer="state",
-    ),
+        lambda r, l: r.epochs["g_norm"][-1][l], log=True, layer="state"),
     "h_times_g": Metric("||h_L|| ||dCE/dh_L||: what a LayerNorm keeps when the scale changes", _h_times_g, log=True),
     "growth": Metric(
-        "D1: max over l of median ||h_l+1|| / median ||h_l||", _final("growth"), log=True, called="growth"
-    ),
-    "growth_peak": Metric("its maximum over epochs", _extreme(max, growth_by_epoch), log=True, called="largest growth"),
+        "D1: max over l of median ||h_l+1|| / median ||h_l||", lambda r: r.final["growth"], log=True, called="growth"),
+    "growth_peak": Metric(
+        "its maximum over epochs", lambda r: _chosen(max, growth_by_epoch(r)), log=True, called="largest growth"),
     "g_lowest": Metric(
-        "minimum over epochs of |g_L|, batch 1024", _extreme(min, g_last_by_epoch), log=True, called="smallest gradient"
-    ),
-    "first_d1": Metric("first epoch at which D1 fails", _first_d1, places=1),
-    "first_d2": Metric("first epoch at which D2 fails, batch 1024", _first_d2, places=1),
-    "gamma": Metric("Gamma: cosine with g at the block's input, mean over blocks", _final_mean("gamma_in")),
-    "gamma_deep": Metric("the same without block 0", _final_mean("gamma_in", first=1), called="deep cosine"),
-    "gamma_at": Metric("Gamma_l", _final_at("gamma_in"), layer="block"),
-    "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _final_mean("gamma_out")),
+        "minimum over epochs of |g_L|, batch 1024",
+        lambda r: _chosen(min, g_last_by_epoch(r)), log=True, called="smallest gradient"),
+    "first_d1": Metric(
+        "first epoch at which D1 fails",
+        lambda r: first_failure(growth_by_epoch(r), rules.scale_is_stable), places=1),
+    "first_d2": Metric(
+        "first epoch at which D2 fails, batch 1024",
+        lambda r: first_failure(g_last_by_epoch(r), rules.reference_is_valid), places=1),
+    "gamma": Metric("Gamma: cosine with g at the block's input, mean over blocks", _mean_of("gamma_in")),
+    "gamma_deep": Metric("the same without block 0", _mean_of("gamma_in", first=1), called="deep cosine"),
+    "gamma_at": Metric("Gamma_l", lambda r, l: r.final["gamma_in"][l], layer="block"),
+    "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _mean_of("gamma_out")),
     "gamma_clamped": Metric(
         "Gamma with both norms clamped at 1e-8, as F.cosine_similarity does it: what small gradients then seem to be",
-        _final_mean("gamma_in_clamped"),
-    ),
+        _mean_of("gamma_in_clamped")),
     "ceiling_deep": Metric(
-        "exact credit's own Gamma, without block 0: how little the gradient turns",
-        _final_mean("gamma_ceiling", first=1),
-    ),
-    "rho": Metric("rho, mean over blocks, float64", _final_mean("rho_in")),
-    "rho_deep": Metric("the same without block 0", _final_mean("rho_in", first=1)),
-    "rho_out": Metric("the same at the block's output, mean over blocks", _final_mean("rho_out")),
-    "rho_scaled_deep": Metric("that with a step that grows with the state", _final_mean("rho_scaled_in", first=1)),
-    "nudge": Metric("loss change under a nudge, eta .01, mean over blocks", _nudge),
-    "stability": Metric("cosine between batches of the mean gradient direction at layer L/2", _final("stability")),
-    "fresh_null": Metric("Gamma with feedback matrices never trained against", _fresh_null("mean")),
-    "fresh_null_std": Metric("its std over draws, over the blocks behind the first", _fresh_null("std")),
+        "exact credit's own Gamma, without block 0: how little the gradient turns", _mean_of("gamma_ceiling", first=1)),
+    "rho": Metric("rho, mean over blocks, float64", _mean_of("rho_in")),
+    "rho_deep": Metric("the same without block 0", _mean_of("rho_in", first=1)),
+    "rho_out": Metric("the same at the block's output, mean over blocks", _mean_of("rho_out")),
+    "rho_scaled_deep": Metric("that with a step that grows with the state", _mean_of("rho_scaled_in", first=1)),
+    "nudge": Metric(
+        "loss change under a nudge, eta .01, mean over blocks", lambda r: _mean(r.final["nudge_in"]["0.01"])),
+    "stability": Metric(
+        "cosine between batches of the mean gradient direction at layer L/2", lambda r: r.final["stability"]),
+    "fresh_null": Metric(
+        "Gamma with feedback matrices never trained against", lambda r: (r.final["fresh_null"] or {}).get("mean")),
+    "fresh_null_std": Metric(
+        "its std over draws, over the blocks behind the first", lambda r: (r.final["fresh_null"] or {}).get("std")),
     "state_error_fall": Metric(
-        "State Bridge: last state error over the first", _state_error_fall, log=True, called="state error, last/first"
-    ),
+        "State Bridge: last state error over the first", _state_error_fall, log=True, called="state error, last/first"),
     "state_error_first": Metric(
-        "State Bridge: last error from h_0", _state_error_from(lambda errors: errors[0]), log=True
-    ),
+        "State Bridge: last error from h_0", lambda r: _chosen(lambda errors: errors[0], _state_errors(r)), log=True),
     "state_error_later": Metric(
         "State Bridge: largest last error from a later state",
-        _state_error_from(lambda errors: max(errors[1:], default=errors[0])),
-        log=True,
-    ),
+        lambda r: _chosen(lambda errors: max(errors[1:], default=errors[0]), _state_errors(r)), log=True),
     "credit_fitted": Metric(
-        "share of the raw credit from the best-fitted quarter of samples, mean over blocks", _balance("credit_fitted")
-    ),
-    "drive_fitted": Metric("the same of the vector that trains, after the normalisation", _balance("drive_fitted")),
+        "share of raw credit from the best-fitted quarter of samples, mean over blocks", _last_mean("credit_fitted")),
+    "drive_fitted": Metric("the same of the vector that trains, after the normalisation", _last_mean("drive_fitted")),
     "credit_common": Metric(
-        "part of the raw credit that all samples share, mean over blocks", _balance("credit_common"), log=True
-    ),
+        "part of the raw credit that all samples share, mean over blocks", _last_mean("credit_common"), log=True),
     "drive_common": Metric(
-        "the same of the vector that trains, after the normalisation", _balance("drive_common"), log=True
-    ),
+        "the same of the vector that trains, after the normalisation", _last_mean("drive_common"), log=True),
     "state_common": Metric(
         "part of h_l that all samples share",
-        lambda record, layer: (record.epochs.get("state_common") or [[None] * (layer + 1)])[-1][layer],
-        layer="state",
-    ),
-    "identity_ratio": Metric("||f_l|| / ||h_l||, mean over blocks", _identity_ratio, source="identity"),
+        lambda r, l: (r.epochs.get("state_common") or [[None] * (l + 1)])[-1][l], layer="state"),
+    "identity_ratio": Metric(
+        "||f_l|| / ||h_l||, mean over blocks", lambda row: _mean(row["block_ratio"]), source="identity"),
     "identity_deviation": Metric("||h_L - h_0|| / ||h_0||", lambda row: row["deviation"], source="identity"),
     "identity_cosine": Metric("cos(h_L, h_0)", lambda row: row["cosine"], source="identity"),
     "identity_row": Metric(
         "block ratios, deviation, cosine",
-        lambda row: [*row["block_ratio"], row["deviation"], row["cosine"]],
-        source="identity",
-    ),
-}
-
-
-def scaled(metric: Metric, value: Value) -> Value:
-    """The number as it is compared: log10 for norms; None where that is undefined."""
-    if isinstance(value, list):
-        numbers = [scaled(metric, item) for item in value]
-        return None if None in numbers else numbers
-    if value is None or not math.isfinite(value) or (metric.log and value <= 0):
-        return None
-    return math.log10(value) if metric.log else float(value)
+        lambda row: [*row["block_ratio"], row["deviation"], row["cosine"]], source="identity"),
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Verdicts for people: the terminal table, the data frame behind the appendix, the summary sentence."""
+"""Verdicts for people: the terminal table, the counts by section, and numbers as a claim's metric is written."""
 
 import textwrap
 from collections import Counter
@@ -22,7 +22,7 @@ COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict
 
 @dataclass(frozen=True)
 class Summary:
-    """How many claims of each verdict, and how many of them luck alone may have got wrong."""
+    """How many claims of each verdict, and of how many of them luck alone may have got `alpha` wrong."""
 
     total: int
     reproduced: int
@@ -31,23 +31,6 @@ class Summary:
     alpha: float
     tested: int  # those with runs enough for a test; the exact ones need none, hence no luck
     bare: int  # tested against a published mean without a std, which the test must take as exact
-
-    @property
-    def luck(self) -> str:
-        """How many verdicts chance alone may have got wrong."""
-        if not self.tested:
-            return "so chance has decided nothing"
-        wrong = f"up to about {self.alpha * self.tested:.1f} wrong verdicts among them would be no surprise"
-        more = f"perhaps more, because {self.bare} published means come without a std and are taken as exact"
-        return f"{wrong}, {more}" if self.bare else wrong
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"{self.total} claims: {self.reproduced} reproduced, {self.contradicted} contradicted, "
-            f"{self.inconclusive} inconclusive. {self.tested} of them had the runs for a test at alpha = "
-            f"{self.alpha:g}: {self.luck}."
-        )
 
 
 def summary(results: Iterable[Result]) -> Summary:
@@ -93,7 +76,13 @@ def print_table(results: Iterable[Result]) -> None:
     print("\nInconclusive because:" if reasons else "")
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
         print(textwrap.fill(f"{count:4d} x {reason}", WIDTH, subsequent_indent=" " * 7))
-    print("\n" + textwrap.fill(summary(results).sentence, WIDTH))
+    found = summary(results)
+    told = (
+        f"{found.total} claims: {counted(results)}. {found.tested} of them had the runs for a test at alpha = "
+        f"{found.alpha:g}: up to about {found.alpha * found.tested:.1f} wrong verdicts among them would be no "
+        f"surprise, perhaps more, because {found.bare} published means come without a std and are taken as exact."
+    )
+    print("\n" + textwrap.fill(told, WIDTH))
     if others := len(everything) - len(results):
         print(f"{others} more claims need the epochs and seeds of profile paper: see paper/appendix.html.")
 
@@ -105,53 +94,51 @@ def published(result: Result) -> str:
         return claim.printed
     if claim.form == "argmax":
         return f"best at k={claim.expected:.0f}"
+    if claim.kind == "effect":
+        return _beyond(claim, claim.expected, "" if claim.minus else f"{_SIGNS[claim.direction]} ")
     text = claim.expected if claim.quantity is None else written(claim.expected, claim.quantity)
-    if claim.kind != "effect":
-        return f"{text} {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
-    if claim.minus is None:
-        return f"{_SIGNS[claim.direction]} {text}"
-    return f"{text}-fold" if claim.quantity.log else _signed(claim.expected)
+    return f"{text} {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
 
 
 def test(claim: Claim) -> str:
     """What our runs must show: within a margin of the published value, beyond a line, or a shape."""
     if claim.kind == "shape":
         return "shape" if claim.form != "all" else f"all{UNBROKEN}of{UNBROKEN}{len(claim.all)}"
-    log = claim.quantity.log
-    if claim.kind != "effect":
-        return factor(claim.margin) if log else f"±{claim.margin:g}"
-    (line,) = statements(claim)
-    if claim.minus is None or log:
-        fold = "-fold" if claim.minus else ""
-        return f"{_SIGNS[line.direction]}{UNBROKEN}{written(line.threshold, claim.quantity)}{fold}"
-    return f"{_SIGNS[line.direction]}{UNBROKEN}{_signed(line.threshold)}"
+    if claim.kind == "effect":
+        (line,) = statements(claim)
+        return _beyond(claim, line.threshold, f"{_SIGNS[line.direction]}{UNBROKEN}")
+    return factor(claim.margin) if claim.quantity.log else f"±{claim.margin:g}"
 
 
 test.__test__ = False  # pytest: this is no test
 
 
+def _beyond(claim: Claim, value: float, sign: str) -> str:
+    """Of an effect the value or the line; of a difference of norms the factor."""
+    difference, log = claim.minus is not None, claim.quantity.log
+    return f"{sign}{written(value, claim.quantity, difference and not log)}{'-fold' if difference and log else ''}"
+
+
 def observed(result: Result) -> str:
     """What our runs gave: mean, std over seeds (of norms a factor), n."""
-    if result.observed is None:
-        return "-"
+    return "-" if result.observed is None else f"{ours(result)} (n={result.n})"
+
+
+def ours(result: Result) -> str:
+    """The same without n."""
     claim = result.claim
     if claim.form == "all":
-        parts = [_part(line, value) for line, value in zip(claim.all, result.observed, strict=True)]
-        return f"{'; '.join(parts)} (n={result.n})"
-    signed = claim.minus is not None and not claim.quantity.log
-    text = _signed(result.observed) if signed else written(result.observed, claim.quantity)
-    if result.spread is None:
-        return f"{text} (n={result.n})"
-    return f"{text} {scatter(result.spread, claim.quantity)} (n={result.n})"
+        return "; ".join(_part(line, value) for line, value in zip(claim.all, result.observed, strict=True))
+    text = written(result.observed, claim.quantity, claim.minus is not None and not claim.quantity.log)
+    return text if result.spread is None else f"{text} {scatter(result.spread, claim.quantity)}"
 
 
 def _part(line: Statement, value: float) -> str:
     """One inequality of several, with the name of what it is about."""
-    name = METRICS[line.quantity.metric].short
+    text = f"{METRICS[line.quantity.metric].short} {written(value, line.quantity, line.minus is not None)}"
     if line.minus is None:
-        return f"{name} {written(value, line.quantity)}"
-    other = catalogue.label(line.minus.method) + (" frozen" if line.minus.k == 0 else "")
-    return f"{name} {f'×{digits(value)}' if line.quantity.log else _signed(value)} against {other}"
+        return text
+    return f"{text} against {catalogue.label(line.minus.method)}{' frozen' if line.minus.k == 0 else ''}"
 
 
 def scatter(value: float, quantity: Quantity) -> str:
@@ -159,24 +146,18 @@ def scatter(value: float, quantity: Quantity) -> str:
     return factor(value) if quantity.log else f"± {value:.{METRICS[quantity.metric].places}f}"
 
 
-def _signed(value: float) -> str:
-    return fixed(value, 3, signed=True)
-
-
-def written(value: Any, quantity: Quantity) -> str:
-    """A number as its metric is written; a long list by its ends."""
+def written(value: Any, quantity: Quantity, difference: bool = False) -> str:
+    """A number as its metric is written; a difference with its sign, of norms as a ratio; a long list by its ends."""
     if isinstance(value, list):
         shown = [written(item, quantity) for item in value]
         return " ".join(shown) if len(shown) <= 3 else f"{shown[0]} .. {shown[-1]}"
     if isinstance(value, str):
         return value
-    return digits(value) if quantity.log else fixed(value, METRICS[quantity.metric].places)
+    if quantity.log:
+        return f"{'×' if difference else ''}{digits(value)}"
+    return fixed(value, METRICS[quantity.metric].places, signed=difference)
 
 
 def _line(*cells: str) -> str:
-    fitted = [_fit(cell, room).ljust(room) for cell, room in zip(cells, COLUMNS, strict=True)]
-    return " ".join(fitted).rstrip()
-
-
-def _fit(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+    fitted = [cell if len(cell) <= room else f"{cell[: room - 1]}…" for cell, room in zip(cells, COLUMNS, strict=True)]
+    return " ".join(cell.ljust(room) for cell, room in zip(fitted, COLUMNS, strict=True)).rstrip()

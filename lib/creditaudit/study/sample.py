@@ -15,7 +15,7 @@ import numpy as np
 from creditaudit.study import verdicts
 from creditaudit.study.numbers import UNBROKEN, digits, factor, fixed, power
 
-FEW = 2  # up to so many seeds, a published spread is better than their own
+ALPHA = 0.05  # of each one-sided bound
 _ANSWERS: dict[verdicts.Verdict, bool | None] = {"reproduced": True, "contradicted": False, "inconclusive": None}
 
 
@@ -27,22 +27,16 @@ class Sample:
     log: bool = False  # a norm: compared in log10, a difference of two is their ratio
     places: int = 3  # decimals, where it is not a norm
     unit: str = ""
-    name: str = ""  # what it is, for messages
-    alpha: float = 0.05
+    name: str = "a sample"  # what it is, for messages
     points: bool = False  # an accuracy: a difference of two is in percentage points
     signed: bool = False  # a difference: printed with its sign
 
     def __post_init__(self) -> None:
-        values = {seed: self._defined(self.values[seed]) for seed in sorted(self.values)}
+        def usable(value: float | None) -> bool:
+            return value is not None and math.isfinite(value) and (value > 0 or not self.log)
+
+        values = {seed: float(value) if usable(value) else None for seed, value in sorted(self.values.items())}
         object.__setattr__(self, "values", values)
-
-    def _defined(self, value: float | None) -> float | None:
-        usable = value is not None and math.isfinite(value) and (value > 0 or not self.log)
-        return float(value) if usable else None
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(self.values)
 
     @property
     def n(self) -> int:
@@ -54,68 +48,59 @@ class Sample:
         return self.n > 0 and None not in self.values.values()
 
     @property
+    def compared(self) -> list[float]:
+        """The numbers as they are compared: of a norm the log10."""
+        return [math.log10(value) if self.log else value for value in self.values.values()]
+
+    @property
     def mean(self) -> float | None:
         """In natural units; of a norm the geometric mean."""
-        return self._natural(float(np.mean(self.compared))) if self.defined else None
+        if not self.defined:
+            return None
+        middle = float(np.mean(self.compared))
+        return power(middle) if self.log else middle
 
     @property
     def std(self) -> float | None:
         """Over seeds; of a norm the std of its log10."""
-        return verdicts.of_sample(self.compared).spread if self.defined and self.n > 1 else None
+        estimate = self._estimate
+        return estimate and estimate.spread
 
     def only(self, seeds: Collection[int]) -> "Sample":
         """Of these seeds alone."""
         return replace(self, values={seed: value for seed, value in self.values.items() if seed in seeds})
 
-    def interval(self) -> tuple[float, float] | None:
-        """The 1 - 2 alpha interval of the mean, in natural units."""
-        estimate = self._estimate(None)
-        if estimate is None:
-            return None
-        low, high = estimate.bounds(self.alpha)
-        return self._natural(low), self._natural(high)
-
     def __sub__(self, other: "Sample | float") -> "Sample":
         """Seed by seed, over the seeds that both have; of norms the ratio, of accuracies percentage points."""
-        if isinstance(other, Sample):
-            if (self.log, self.points, self.unit) != (other.log, other.points, other.unit):
-                raise ValueError(f"{self._called} and {other._called} are different quantities")
-            theirs, name = other.values, other._called
-        elif isinstance(other, Real):
+        if isinstance(other, Real):
             self._line(other)
-            theirs, name = dict.fromkeys(self.values, float(other)), f"{other:g}"
-        else:
+            other = replace(self, values=dict.fromkeys(self.values, other), name=f"{other:g}")
+        if not isinstance(other, Sample):
             return NotImplemented
-        if self.log:
-            return self._compare(theirs, lambda a, b: a / b, f"{self._called} / {name}", unit="")
-        name = f"{self._called} − {name}"
-        if self.points:
-            return self._compare(
-                theirs, lambda a, b: 100 * (a - b), name, unit="pp", places=1, points=False, signed=True
-            )
-        return self._compare(theirs, lambda a, b: a - b, name, signed=True)
+        if (self.log, self.points, self.unit) != (other.log, other.points, other.unit):
+            raise ValueError(f"{self.name} and {other.name} are different quantities")
+        values = {}
+        for seed in self.values.keys() & other.values.keys():
+            a, b = self.values[seed], other.values[seed]
+            values[seed] = None if None in (a, b) else a / b if self.log else (100 if self.points else 1) * (a - b)
+        changes = {"values": values, "name": f"{self.name} against {other.name}", "signed": not self.log}
+        return replace(self, **changes | ({"unit": "pp", "places": 1, "points": False} if self.points else {}))
 
-    def above(self, line: "float | Sample", noise: float | None = None) -> bool | None:
-        """Is the mean above the line? `a.above(b)` asks it of `a - b`, seed by seed, against nought (norms: 1).
+    def above(self, line: "float | Sample") -> bool | None:
+        """Is the mean above the line? `a.above(b)` asks it of `a - b`, seed by seed, against nought (norms: 1)."""
+        return self._beyond(line, 1)
 
-        noise is the std of one seed, known from elsewhere, of what is compared and in its units (norms: log10). It
-        stands in for the seeds' own spread as long as they are one or two. Without it one seed decides nothing.
-        """
-        return self._beyond(line, 1, noise)
-
-    def below(self, line: "float | Sample", noise: float | None = None) -> bool | None:
+    def below(self, line: "float | Sample") -> bool | None:
         """Is the mean below the line? See `above`."""
-        return self._beyond(line, -1, noise)
+        return self._beyond(line, -1)
 
     def within(self, low: float, high: float) -> bool | None:
         """Does the mean lie between the two?"""
         if not low < high:
             raise ValueError(f"{low:g} is not below {high:g}")
-        low, high = self._line(low), self._line(high)
-        estimate = self._estimate(None)
-        if estimate is None:
-            return None
-        return _ANSWERS[verdicts.equivalent([estimate.shifted((low + high) / 2)], (high - low) / 2, self.alpha)]
+        low, high, estimate = self._line(low), self._line(high), self._estimate
+        off = estimate and estimate.shifted((low + high) / 2)
+        return off and _ANSWERS[verdicts.equivalent([off], (high - low) / 2, ALPHA)]
 
     @property
     def short(self) -> str:
@@ -132,49 +117,21 @@ class Sample:
     def __str__(self) -> str:
         return f"{self.short} (n{UNBROKEN}={UNBROKEN}{self.n})" if self.defined else self.short
 
-    def __format__(self, how: str) -> str:
-        if how not in ("", "short"):
-            raise ValueError(f"a sample is written in full or 'short', not {how!r}")
-        return self.short if how else str(self)
-
-    def _repr_markdown_(self) -> str:
-        return str(self)
-
-    @property
-    def _called(self) -> str:
-        return self.name or "a sample"
-
-    @property
-    def compared(self) -> list[float]:
-        """The numbers as they are compared: of a norm the log10."""
-        return [math.log10(value) if self.log else value for value in self.values.values()]
-
-    def _natural(self, value: float) -> float:
-        return power(value) if self.log else value
+    _repr_markdown_ = __str__  # what a cell shows that ends with a sample
 
     def _line(self, line: float) -> float:
         """A number to compare with, as it is compared."""
         if self.log and line <= 0:
-            raise ValueError(f"{self._called} is compared in log10: {line:g} is no line for it")
+            raise ValueError(f"{self.name} is compared in log10: {line:g} is no line for it")
         return math.log10(line) if self.log else line
 
-    def _compare(self, theirs, operation, name: str, **changes) -> "Sample":
-        shared = {seed: (own, theirs[seed]) for seed, own in self.values.items() if seed in theirs}
-        values = {seed: None if None in pair else operation(*pair) for seed, pair in shared.items()}
-        return replace(self, values=values, name=name, **changes)
-
-    def _beyond(self, line: "float | Sample", sign: int, noise: float | None) -> bool | None:
+    def _beyond(self, line: "float | Sample", sign: int) -> bool | None:
         if isinstance(line, Sample):
-            return (self - line)._beyond(1 if self.log else 0, sign, noise)
-        estimate, line = self._estimate(noise), self._line(line)
-        if estimate is None:
-            return None
-        return _ANSWERS[verdicts.all_positive([estimate.shifted(line, sign)], self.alpha)]
+            return (self - line)._beyond(1 if self.log else 0, sign)
+        line, estimate = self._line(line), self._estimate
+        return estimate and _ANSWERS[verdicts.all_positive([estimate.shifted(line, sign)], ALPHA)]
 
-    def _estimate(self, noise: float | None) -> verdicts.Estimate | None:
-        if noise is not None and not noise > 0:
-            raise ValueError(f"a noise of {noise:g} would make one seed exact")
-        if not self.defined or (self.n < 2 and noise is None):
-            return None
-        few = noise is not None and self.n <= FEW
-        return verdicts.of_few(self.compared, noise) if few else verdicts.of_sample(self.compared)
+    @property
+    def _estimate(self) -> verdicts.Estimate | None:
+        """One seed has no spread, hence no interval."""
+        return verdicts.of_sample(self.compared) if self.defined and self.n > 1 else None

@@ -13,7 +13,7 @@ one that matters for "at least one").
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -23,6 +23,16 @@ Verdict = Literal["reproduced", "contradicted", "inconclusive"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 Cause = Literal["missing runs", "another profile", "undefined", "no spread", "too close", "crosses", "many chances"]
+
+_CROSSES = "the interval crosses the line"
+_DECIDE = "about {seeds} seeds would decide it, at this mean and spread"
+_WORDS = {
+    "too close": f"{_CROSSES}, and {{most}} seeds would not decide it: the mean lies too close to it, or the published "
+    "one is too uncertain",
+    "crosses": f"{_CROSSES}; {_DECIDE}",
+    "many chances": "beyond the line at {level:.0%}, but not at the level that {chances} chances to fail ask for; "
+    + _DECIDE,
+}
 
 POWER = 0.8  # chance of a decision that the seed count in a reason aims at
 MOST_SEEDS = 1000
@@ -55,8 +65,7 @@ class Estimate:
 
     def shifted(self, by: float, sign: int = 1) -> "Estimate":
         """sign * (x - by): positive where a one-sided statement about x holds."""
-        moved = sign * (self.mean - by)
-        return Estimate(moved, self.spread, self.n, self.known, self.other_variance, self.other_n)
+        return replace(self, mean=sign * (self.mean - by))
 
 
 def every(*answers: bool | None) -> bool | None:
@@ -135,12 +144,8 @@ def undecided(estimates: Sequence[Estimate], distances: Sequence[float], alpha: 
     against = [seeds_to_decide(e, -distance, alpha / len(pairs)) for e, distance in pairs if distance < 0]
     known = [need for need in against if need]
     needs = [min(known)] if known else against or [seeds_to_decide(e, distance, alpha) for e, distance in pairs]
-    if None in needs:
-        why = "the mean lies too close to it, or the published one is too uncertain"
-        return Reason("too close", f"the interval crosses the line, and {MOST_SEEDS} seeds would not decide it: {why}")
-    cause, told = "crosses", "the interval crosses the line"
-    if any(half_width(e, alpha, e.n) < -distance for e, distance in pairs):
-        cause = "many chances"
-        told = f"beyond the line at {1 - 2 * alpha:.0%}, but not at the level that {len(pairs)} chances to fail ask for"
-    seeds = max(needs)
-    return Reason(cause, f"{told}; about {seeds} seeds would decide it, at this mean and spread", seeds)
+    seeds = None if None in needs else max(needs)
+    beyond = any(half_width(e, alpha, e.n) < -distance for e, distance in pairs)
+    cause: Cause = "too close" if seeds is None else "many chances" if beyond else "crosses"
+    said = _WORDS[cause].format(seeds=seeds, most=MOST_SEEDS, level=1 - 2 * alpha, chances=len(pairs))
+    return Reason(cause, said, seeds)
