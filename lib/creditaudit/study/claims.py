@@ -82,10 +82,13 @@ def predictions(profile: str, section: str | None = None, runs: Runs | None = No
     return [_judged(claim, runs) for claim in load_claims(PREDICTIONS) if section in (None, claim.section)]
 
 
-def published(section: str, set_name: str) -> pd.DataFrame:
-    """The study's single numbers about a section, one row each: what was measured, of which run, mean, std and n."""
+def published(section: str, set_name: str, runs: Runs) -> pd.DataFrame:
+    """The study's single numbers about a section, one row each: what was measured, of which run, mean, std and n.
+
+    None where the runs are of another shape than the set's, as after a change in the first cell.
+    """
     columns = ["method", "k", "penalty", "epochs", "metric", "layer", "mean", "std", "n", "margin", "printed", "id"]
-    place = f"{section}/{set_name}"
+    place, shapes = f"{section}/{set_name}", {(spec.width, spec.depth) for spec in runs.specs}
     claims = [claim for claim in load_claims() if claim.place == place and claim.kind == "equivalence"]
     rows = [
         {
@@ -97,6 +100,7 @@ def published(section: str, set_name: str) -> pd.DataFrame:
         }
         for claim in claims
         if isinstance(claim.expected, float) and ".cross." not in claim.id
+        and (claim.setting.width, claim.setting.depth) in shapes
     ]
     numbers = {"mean": float, "std": float, "n": int, "margin": float}  # so in a frame without rows too
     return pd.DataFrame(rows, columns=columns).astype(numbers)
