@@ -37,18 +37,6 @@ def is_weight_layer(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | _ConvNd) and not list(module.children())
 
 
-def call_order(model: nn.Module, modules: Iterable[nn.Module], batch: Batch) -> list[nn.Module]:
-    """Every call of these modules in one forward pass."""
-    order: list[nn.Module] = []
-    hooks = [module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in modules]
-    try:
-        run(model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return order
-
-
 def _named(model: nn.Module, blocks: Any) -> list[nn.Module]:
     if not isinstance(blocks, Iterable):
         raise AuditError(f"blocks is a {type(blocks).__name__}: pass a list of modules, blocks=[...]")
@@ -88,8 +76,8 @@ def _repeated(model: nn.Module) -> list[nn.Module]:
     most = [group for group in outer if len(group) == max(map(len, outer))]
     if len(most) > 1:
         names = {module: name for name, module in model.named_modules()}
-        told = " and ".join(f"{names[group[0]]} ({len(group)} × {type(group[0]).__name__})" for group in most)
-        raise AuditError(f"{told} may be the blocks: pass blocks=[...], the modules to audit")
+        all_of_them = " and ".join(f"{names[group[0]]} ({len(group)} × {type(group[0]).__name__})" for group in most)
+        raise AuditError(f"{all_of_them} may be the blocks: pass blocks=[...], the modules to audit")
     return most[0] if most else []
 
 
@@ -127,7 +115,8 @@ def _listed(model: nn.Module) -> list[nn.Module]:
 
 
 def _between_first_and_last(model: nn.Module, batch: Batch) -> list[nn.Module]:
-    layers = call_order(model, [module for module in model.modules() if is_weight_layer(module)], batch)
+    layers: list[nn.Module] = []  # every call of one
+    run(model, batch, before=[(m, lambda m, *_: layers.append(m)) for m in model.modules() if is_weight_layer(m)])
     if len(layers) < 3:
         raise AuditError(
             f"no blocks are to be found: no class of modules repeats, and {len(layers)} weight layers leave nothing "
