@@ -150,7 +150,8 @@ class _Sheet:
         self.sent = self.losses.gradients()[0] if by_autograd or credits is None else []
         if credits is None:  # what arrives where a block is left drives it
             credits = [self.sent[l].view_as(self.losses.states[l]) for l in path.after]
-        self.shapes, self.credits = [each.shape[1:] for each in credits], [each.reshape(len(each), -1) for each in credits]
+        self.shapes = [each.shape[1:] for each in credits]
+        self.credits = [each.reshape(len(each), -1) for each in credits]
 
     def cosines(self, vectors: Tensor, place: int) -> Tensor:
         """Row cosines with the gradient, without any clamp; nan where one vector is zero."""
