@@ -21,8 +21,9 @@ from creditaudit.engine import catalogue
 from creditaudit.engine.spec import VARIANTS, RunSpec
 from creditaudit.runs import fetch, live
 from creditaudit.runs.records import Record, Store, load
-from creditaudit.show import curves, training
+from creditaudit.show import curves
 from creditaudit.show.curves import Curve
+from creditaudit.show.display import in_notebook
 
 POLLED = 0.2  # seconds
 SHOWN = 3  # settings at a time: more cannot be told apart
@@ -69,7 +70,7 @@ class Session:
         self.committed: list[Curve] = []
         self.drawn: tuple = ()
         self.lock = threading.Lock()  # a panel's thread draws, and so does whoever stops it
-        count = 2 if training.in_notebook() else 0  # the picture, the table of lights
+        count = 2 if in_notebook() else 0  # the picture, the table of lights
         self.displays = [display({"text/plain": ""}, raw=True, display_id=True) for _ in range(count)]
 
     def start(self, specs: Sequence[RunSpec]) -> None:
