@@ -105,7 +105,7 @@ def test_the_panel_trains_overlays_stops_and_saves(project):
     panel = Panel("tiny", method="fa", epochs=3, width=64, depth=2)
     assert panel.fields["k"].value == panel.fields["k"].max == 2  # k follows the depth
     panel.train.click()
-    panel.wait()
+    panel.thread.join(600)
     assert panel.session.frame.setting.unique().tolist() == ["FA"] and panel.halt.disabled
     panel.fields["method"].value, panel.fields["penalty"].value, panel.fields["epochs"].value = "dfa", 0.01, 900
     panel.overlay.click()

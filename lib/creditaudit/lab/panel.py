@@ -84,11 +84,6 @@ class Panel:
         values = {name: control.value for name, control in self.fields.items()}
         return RunSpec(data=self.data, **values | {"normalise": values["normalise"] or None})
 
-    def wait(self, seconds: float = 600.0) -> None:
-        """Until the training on show has ended; for code, not for people."""
-        if self.thread is not None:
-            self.thread.join(seconds)
-
     def _fit_k(self, change: dict[str, Any]) -> None:
         k, whole = self.fields["k"], self.fields["k"].value == change["old"]
         k.max = change["new"]

@@ -73,14 +73,12 @@ class Alignment:
         """Cosines block by block, between the null band (± 1.96 std) and the ceiling."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(4.5, 2.8), layout="constrained")
-        ax, x = figure.subplots(), range(len(self.blocks))
-        band = [1.96 * row.null_std for row in self.blocks]
-        ax.fill_between(x, [-b for b in band], band, color="0.85", label="random directions")
+        frame, figure = self.to_frame(), Figure(figsize=(4.5, 2.8), layout="constrained")
+        ax, band = figure.subplots(), 1.96 * frame.null_std
+        ax.fill_between(frame.index, -band, band, color="0.85", label="random directions")
         for name, style in (("ceiling", "k_"), ("cosine_in", "ko"), ("cosine_out", "k^")):
-            values = [getattr(row, name) for row in self.blocks]
-            ax.plot(x, [math.nan if v is None else v for v in values], style, label=name, fillstyle="none")
-        ax.set(xlabel="block", ylabel="cosine with the gradient", ylim=(-1.05, 1.05), xticks=list(x))
+            ax.plot(frame.index, frame[name].astype(float), style, label=name, fillstyle="none")
+        ax.set(xlabel="block", ylabel="cosine with the gradient", ylim=(-1.05, 1.05), xticks=frame.index)
         ax.legend(fontsize=7)
         return figure
 
@@ -147,7 +145,7 @@ class _Sheet:
         self, model: nn.Module, path: Path, batch: Batch, credits: list[Tensor] | None, by_autograd: bool
     ) -> None:
         self.losses, self.by_autograd, self.steep = Losses(model, path, batch), by_autograd, {}
-        self.sent = self.losses.gradients()[0] if by_autograd or credits is None else []
+        self.sent = self.losses.gradients() if by_autograd or credits is None else []
         if credits is None:  # what arrives where a block is left drives it
             credits = [self.sent[l].view_as(self.losses.states[l]) for l in path.after]
         self.shapes = [each.shape[1:] for each in credits]

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -116,16 +116,14 @@ class Audit:
         """||h_l|| and ||g_l|| over the states; a line joins states of one shape."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7, 2.8), layout="constrained")
+        frame, figure = self.to_frame(), Figure(figsize=(7, 2.8), layout="constrained")
         axes = figure.subplots(1, 2)
-        stages = [0, *(l for l in range(1, len(self.states)) if self.states[l].growth is None), len(self.states)]
-        for ax, name, label in ((axes[0], "h_norm", r"median $\|h_l\|$"), (axes[1], "g_norm", r"median $\|g_l\|$")):
-            for start, stop in pairwise(stages):
-                values = [getattr(state, name) for state in self.states[start:stop]]
-                ax.plot(range(start, stop), values, "o-", color="0.15", markersize=4)
-            ax.set(xlabel="state $l$", ylabel=label)
+        for ax, name in zip(axes, ("h_norm", "g_norm"), strict=True):
+            for _, stage in frame.groupby(frame.growth.isna().cumsum()):
+                ax.plot(stage.l, stage[name], "o-", color="0.15", markersize=4)
+            ax.set(xlabel="state $l$", ylabel=rf"median $\|{name[0]}_l\|$")
             ax.xaxis.get_major_locator().set_params(integer=True)
-            if any(0 < getattr(state, name) < math.inf for state in self.states):
+            if frame[name].between(0, math.inf, inclusive="neither").any():
                 ax.set_yscale("log")
         axes[1].axhline(D2_FLOOR, color="0.5", linestyle=":", linewidth=1)
         axes[1].annotate(f"D2 fails below {D2_FLOOR:g}", (0, D2_FLOOR), va="bottom", fontsize=8, color="0.4")
@@ -206,7 +204,7 @@ def _examine(model: nn.Module, path: Path, batch: Batch, reference: differences.
     g = torch.full_like(h, torch.nan)
     if reference.last or reference.lower:
         # the sum, not the mean, of the losses: a sample's gradient is then its own, whatever the batch
-        gradients, _ = differences.autograd(cross_entropy(logits, batch.y, reduction="sum"), seen)
+        gradients = seen.gradients(cross_entropy(logits, batch.y, reduction="sum"))
         g = torch.stack([torch.linalg.vector_norm(gradient, dim=-1) for gradient in gradients])
     return h, g, logits.argmax(-1) == batch.y, seen.shapes, seen.types | {logits.dtype}
 

@@ -193,9 +193,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 def _rho(sheets: list[_Sheet], generator: torch.Generator) -> dict[str, list[float]]:
     """Pearson of <a_l, eps v> with the loss change, at the block's input and at its output."""
     blocks = len(sheets[0].credit)
-    pairs: dict[str, list[list[tuple[Tensor, Tensor]]]] = {
-        name: [[] for _ in range(blocks)] for name in ("rho_in", "rho_out", "rho_scaled_in")
-    }
+    pairs = {name: [[] for _ in range(blocks)] for name in ("rho_in", "rho_out", "rho_scaled_in")}
     for sheet in sheets:
         v = _random_like(sheet.h[0].repeat(DIRECTIONS, 1), generator)
         v /= torch.linalg.vector_norm(v, dim=-1, keepdim=True)

@@ -77,11 +77,11 @@ class Losses:
             found.append(self._loss(Passage(self.path, moves=together), len(some)).view(len(some), -1))
         return torch.cat(found)
 
-    def gradients(self) -> tuple[list[Tensor], str]:
-        """What autograd returns at every state, sample by sample [n, d], and why where it does not."""
+    def gradients(self) -> list[Tensor]:
+        """What autograd returns at every state, sample by sample [n, d]."""
         seen = Passage(self.path, probe=True)
         with torch.enable_grad():
-            return autograd(self._loss(seen).sum(), seen)
+            return seen.gradients(self._loss(seen).sum())
 
     def directions(self, index: int, generator: torch.Generator, count: int) -> list[Tensor]:
         """Moves [n, d] as long as the state, each sample's drawn on its own; or along every axis where they are few."""
@@ -139,19 +139,6 @@ class Reference:
     reason: str = ""
 
 
-def autograd(total: Tensor, seen: Passage) -> tuple[list[Tensor], str]:
-    """Gradients of a summed loss at the states [n, d]; zeros where none arrives, and why."""
-    zeros = [torch.zeros_like(probe).flatten(1).double() for probe in seen.probes]
-    if not total.requires_grad:
-        return zeros, "the forward pass runs under no_grad, or detaches"
-    try:
-        found = torch.autograd.grad(total, seen.probes, allow_unused=True)
-    except Exception as error:  # whatever a replaced backward raises
-        return zeros, "its backward pass fails with " + f"{type(error).__name__}: {error}".splitlines()[0]
-    reason = "the last state is detached" if found[-1] is None else ""
-    return [zero if g is None else g.double().flatten(1) for zero, g in zip(zeros, found, strict=True)], reason
-
-
 def check(model: nn.Module, path: Path, batch: Batch) -> Reference:
     """Autograd's gradient of the model as it runs, against differences of the loss along random directions."""
     part = batch.part(0, CHECKED)
@@ -160,28 +147,23 @@ def check(model: nn.Module, path: Path, batch: Batch) -> Reference:
         return Reference(True, True, True, float("nan"))  # it diverged: the norms will say so
     seen = Passage(path, probe=True)
     with torch.enable_grad():
-        total = cross_entropy(seen.run(model, part), part.y, reduction="sum")
-    gradients, reason = autograd(total, seen)
-    generator = torch.Generator().manual_seed(0)
-    last = len(path.places) - 1
+        gradients = seen.gradients(cross_entropy(seen.run(model, part), part.y, reduction="sum"))
+    generator, last = torch.Generator().manual_seed(0), len(path.places) - 1
     moves = [{last: move} for move in losses.directions(last, generator, CHECKS)]
     agrees, mismatch = _compare(losses, gradients, moves)
-    lower = True
-    if last:
-        joint = _equal_shares(losses, gradients, generator)
-        lower, _ = _compare(losses, gradients, joint)
+    lower = _compare(losses, gradients, _equal_shares(losses, gradients, generator))[0] if last else True
     if agrees is None:
-        return Reference(not reason, not reason, False, float("nan"), reason)
-    return Reference(agrees, lower is not False, True, mismatch, reason)
+        return Reference(not seen.silence, not seen.silence, False, float("nan"), seen.silence)
+    return Reference(agrees, lower is not False, True, mismatch, seen.silence)
 
 
 def _compare(losses: Losses, gradients: list[Tensor], moves: list[dict[int, Tensor]]) -> tuple[bool | None, float]:
     """None where the loss is too rough to tell."""
     slopes = losses.slopes(moves)
-    told = torch.stack([sum(torch.linalg.vecdot(gradients[i], v) for i, v in move.items()) for move in moves])
+    expected = torch.stack([sum(torch.linalg.vecdot(gradients[i], v) for i, v in move.items()) for move in moves])
     if not slopes.resolved:
-        return _rms(told) <= 20 * slopes.noise, float("nan")
-    mismatch = _rms(told - slopes.values) / _rms(slopes.values)
+        return _rms(expected) <= 20 * slopes.noise, float("nan")
+    mismatch = _rms(expected - slopes.values) / _rms(slopes.values)
     agrees = mismatch <= (COARSE_AGREES if losses.types & HALF else AGREES) + 2 * slopes.bend
     return None if agrees and slopes.bend > ROUGH else agrees, mismatch
 

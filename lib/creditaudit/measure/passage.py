@@ -58,7 +58,7 @@ class Passage:
         self.types: set[torch.dtype] = set()
         self.at = {(place.call, place.side): index for index, place in enumerate(path.places)}
         self.beside = any(place.beside for place in path.places)
-        self.calls = 0
+        self.calls, self.silence = 0, ""
 
     def run(self, model: nn.Module, batch: Batch, weights: dict[str, Tensor] | None = None) -> Tensor:
         """The logits."""
@@ -71,6 +71,20 @@ class Passage:
                 f"the blocks are called {self.calls} times, {len(self.path.calls)} times before: a model whose depth "
                 "depends on its input cannot be audited"
             )
+
+    def gradients(self, total: Tensor) -> list[Tensor]:
+        """Those of a summed loss at the probed states, [n, d]: zeros where none arrives, and `silence` says why."""
+        found = [None] * len(self.probes)
+        if not total.requires_grad:
+            self.silence = "the forward pass runs under no_grad, or detaches"
+        else:
+            try:
+                found = torch.autograd.grad(total, self.probes, allow_unused=True)
+                self.silence = "the last state is detached" if found[-1] is None else ""
+            except Exception as error:  # whatever a replaced backward raises
+                self.silence = "its backward pass fails with " + f"{type(error).__name__}: {error}".splitlines()[0]
+        pairs = zip(self.probes, found, strict=True)
+        return [(torch.zeros_like(probe) if g is None else g).double().flatten(1) for probe, g in pairs]
 
     def _enter(self, _: nn.Module, arguments: tuple, named: dict[str, Any]) -> tuple[tuple, dict] | None:
         index, (state, again) = self.at.get((self.calls, "in")), entering(arguments, named)
