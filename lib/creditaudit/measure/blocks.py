@@ -52,30 +52,25 @@ def _named(model: nn.Module, blocks: Any) -> list[nn.Module]:
 
 
 def _repeated(model: nn.Module) -> list[nn.Module]:
-    groups: dict[Any, list[nn.Module]] = defaultdict(list)
-    inside: dict[nn.Module, nn.Module | None] = {model: None}
-    for parent in model.modules():
+    names = {module: name for name, module in model.named_modules()}
+    kinds: dict[Any, list[nn.Module]] = defaultdict(list)
+    for parent in names:
         for child in parent.children():
-            inside.setdefault(child, parent)
             if not list(child.children()) or _is_container(child):
                 continue
             plain = type(child) in (*LISTS, nn.ModuleDict)  # says nothing about its kind: only beside its like
             if not plain or isinstance(parent, LISTS):
-                groups[(type(child), parent if plain else None)].append(child)
-    groups = {key: list(dict.fromkeys(members)) for key, members in groups.items()}
-    members = {module for group in groups.values() if len(group) > 1 for module in group}
+                kinds[type(child), parent if plain else None].append(child)
+    groups = [list(dict.fromkeys(group)) for group in kinds.values()]
+    members = {names[module] for group in groups if len(group) > 1 for module in group}
 
     def is_outermost(module: nn.Module) -> bool:
-        while (module := inside[module]) is not None:
-            if module in members:
-                return False
-        return True
+        parts = names[module].split(".")
+        return not any(".".join(parts[:end]) in members for end in range(1, len(parts)))
 
-    outer = [[module for module in group if is_outermost(module)] for group in groups.values()]
-    outer = [group for group in outer if len(group) > 1]
-    most = [group for group in outer if len(group) == max(map(len, outer))]
+    outer = [[module for module in group if is_outermost(module)] for group in groups]
+    most = [group for group in outer if len(group) > 1 and len(group) == max(map(len, outer))]
     if len(most) > 1:
-        names = {module: name for name, module in model.named_modules()}
         all_of_them = " and ".join(f"{names[group[0]]} ({len(group)} × {type(group[0]).__name__})" for group in most)
         raise AuditError(f"{all_of_them} may be the blocks: pass blocks=[...], the modules to audit")
     return most[0] if most else []
