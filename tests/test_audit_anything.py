@@ -431,7 +431,7 @@ def test_post_norm_hides_an_explosion_and_the_report_says_so():
         inner = h + block.body(h)
         ratios.append((inner.norm(dim=1).median() / h.norm(dim=1).median()).item())
         h = block.norm(inner)
-    assert max(ratios) > 1e4 and f"{max(ratios):.3g} times" in seen._repr_html_()
+    assert max(ratios) > 1e4 and f"{max(ratios):.3g} times" in repr(seen)
 
 
 def test_the_common_post_norm_layer_is_recognised():
@@ -513,7 +513,6 @@ def test_what_a_logger_a_frame_and_a_notebook_get():
     assert "gain" not in creditaudit.audit(case.model, case.x, case.y).to_dict()
     frame = seen.to_frame()
     assert len(frame) == 7 and frame.growth.max() == seen.growth and frame.growth.isna().sum() == 2
-    assert "fails" in seen._repr_html_() or "passes" in seen._repr_html_()
     assert len(seen.plot().axes) == 2
     table = creditaudit.reporting_table({"ours": seen, "theirs": seen})
     assert list(table.model) == ["ours", "theirs"] and table.verdict[0] == seen.verdict

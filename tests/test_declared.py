@@ -66,7 +66,7 @@ aligned = alignment(model, None, x, y)
 assert len(seen.states) == 3 and seen.reference == "autograd" and seen.d2
 assert len(seen.to_frame()) == 3 and len(aligned.to_frame()) == 2
 for shown in (seen, aligned):
-    assert str(shown) and shown._repr_html_() and shown.plot()
+    assert str(shown) and shown.plot()
 assert len(reporting_table({"mine": seen})) == 1
 assert freeze(model)
 assert all(getattr(creditaudit, name) for name in creditaudit.__all__)

@@ -11,7 +11,7 @@ from creditaudit.study import params, sections
 from tests.jupyter import PATIENCE, TOKEN, served
 
 SIZE = {
-    "controls = panel()": 'controls = panel(data="tiny", method="fa", width=64, depth=2, epochs=3)',
+    "controls = Panel()": 'controls = Panel(data="tiny", method="fa", width=64, depth=2, epochs=3)',
     '"width": 256, "depth": 4, "epochs": 3': '"width": 16, "depth": 2, "epochs": 1',
     '"data": "cifar10"}': '"data": "tiny"}',
     "seeds: list[int] = [42, 123, 456, 7, 8]": "seeds: list[int] = [42]",

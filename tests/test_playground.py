@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.lab import playground, server
+from creditaudit.lab.panel import Panel
 from creditaudit.mistakes import Mistake
 from creditaudit.runs.records import Store
 from creditaudit.show import curves
@@ -101,10 +102,10 @@ def until(true, seconds: float = 60.0) -> None:
 
 
 def test_the_panel_trains_overlays_stops_and_saves(project):
-    panel = playground.Panel("tiny", {"method": "fa", "epochs": 3, "width": 64, "depth": 2})
+    panel = Panel("tiny", method="fa", epochs=3, width=64, depth=2)
     assert panel.fields["k"].value == panel.fields["k"].max == 2  # k follows the depth
     panel.train.click()
-    panel.wait()
+    panel.thread.join(600)
     assert panel.session.frame.setting.unique().tolist() == ["FA"] and panel.halt.disabled
     panel.fields["method"].value, panel.fields["penalty"].value, panel.fields["epochs"].value = "dfa", 0.01, 900
     panel.overlay.click()
@@ -122,17 +123,17 @@ def test_the_panel_trains_overlays_stops_and_saves(project):
 
 def test_a_control_that_is_not_there_is_named():
     with pytest.raises(Mistake, match="no control 'lamda'"):
-        playground.panel(lamda=3)
+        Panel(lamda=3)
 
 
 @pytest.mark.parametrize(("name", "value"), [("penalty", 0.002), ("method", "dfaa"), ("epochs", "x"), ("k", 5)])
 def test_a_value_that_a_control_does_not_take_is_told(name, value):
     with pytest.raises(Mistake, match=f"{name} = {value!r}: the control takes"):
-        playground.panel(**{name: value})
+        Panel(**{name: value})
 
 
 def test_every_control_shows_what_it_is_set_to(project):
-    panel = playground.panel("tiny", normalise=None)
+    panel = Panel("tiny", normalise=None)
     assert all(control.index is not None for control in panel.fields.values() if hasattr(control, "index"))
     assert panel.spec == RunSpec(method="dfa", data="tiny", epochs=5)
 

@@ -14,7 +14,7 @@ from creditaudit.measure import identity
 from creditaudit.runs import cost, fetch, identity_check, identity_rows, sweep
 from creditaudit.runs.records import Store
 from creditaudit.study import frames, origin, params, sections
-from creditaudit.study.claims import STUDY_SEEDS
+from creditaudit.study.claims import STUDY_SEEDS, published
 from tests.factories import as_record, identity_row
 
 METHODS = ["bp", "fa", "dfa"]
@@ -134,6 +134,13 @@ def test_where_a_first_cell_departs_from_its_set_is_known():
     assert params.departures("depth_ladder", cell) == {}
     other = params.departures("depth_ladder", cell | {"set_name": "d512_L2", "epochs": 30})
     assert other == {"width": (256, 512), "depth": (4, 2), "epochs": (30, 100)}
+
+
+@pytest.mark.parametrize(("width", "depth", "found"), [(512, 2, True), (256, 2, False), (512, 4, False)])
+def test_published_numbers_are_those_of_the_runs_shape_or_none(width, depth, found):
+    spec = RunSpec(method="dfa", width=width, depth=depth)
+    rows = published("depth_ladder", "d512_L2", frames.Runs([spec], [], "paper"))
+    assert rows.empty != found and rows["mean"].dtype == float
 
 
 def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):

@@ -86,32 +86,20 @@ class EquilibriumSettings:
 
 
 STRUCTURE = (  # choices that are no number: whose, what, how, and why
-    (
-        ("sb", "loss", "relative"),
-        "the squared error over the batch's $\\lVert h_L \\rVert^2$: AdamW ignores the factor, float32 does not",
-    ),
-    (
-        ("sb", "optimizer", "AdamW"),
-        "of its net, and of Credit Bridge's: the run's own learning rate, schedule and weight decay",
-    ),
-    (
-        ("sb", "scale", "per sample"),
-        "its credit, Credit Bridge's and EP's is that of each sample's own loss; FA's starts from the mean over the "
-        "batch, so the small number in the rms weighs more on it by the size of the batch",
-    ),
-    (
-        ("cb", "transitions", "one each"),
-        "each sample of a batch teaches one step $l \\to l+1$: the mean over layers, at a cost that does not grow",
-    ),
-    (
-        ("ep", "energy", "with $h_0$"),
-        "$\\lVert h_0 - \\mathrm{embed}(x) \\rVert^2 / 2$ is added, so that the embed has a credit",
-    ),
-)
+    (("sb", "loss", "relative"),
+     "the squared error over the batch's $\\lVert h_L \\rVert^2$: AdamW ignores the factor, float32 does not"),
+    (("sb", "optimizer", "AdamW"),
+     "of its net, and of Credit Bridge's: the run's own learning rate, schedule and weight decay"),
+    (("sb", "scale", "per sample"),
+     "its credit, Credit Bridge's and EP's is that of each sample's own loss; FA's starts from the mean over the "
+     "batch, so the small number in the rms weighs more on it by the size of the batch"),
+    (("cb", "transitions", "one each"),
+     "each sample of a batch teaches one step $l \\to l+1$: the mean over layers, at a cost that does not grow"),
+    (("ep", "energy", "with $h_0$"),
+     "$\\lVert h_0 - \\mathrm{embed}(x) \\rVert^2 / 2$ is added, so that the embed has a credit"),
+)  # fmt: skip
 
-STATE_BRIDGE = StateBridgeSettings()
-CREDIT_BRIDGE = CreditBridgeSettings()
-EQUILIBRIUM = EquilibriumSettings()
+STATE_BRIDGE, CREDIT_BRIDGE, EQUILIBRIUM = StateBridgeSettings(), CreditBridgeSettings(), EquilibriumSettings()
 DEFAULTS = {"sb": STATE_BRIDGE, "cb": CREDIT_BRIDGE, "ep": EQUILIBRIUM}  # by the rule's name
 Changes = tuple[tuple[str, Any], ...]
 
@@ -123,8 +111,6 @@ def settings_of(method: str, changes: Changes | Mapping[str, Any] = ()) -> Any:
 
 def departures(method: str, changes: Any) -> Changes:
     """Checked, sorted by name, and without those that are as they would be anyway."""
-    if not isinstance(changes, Mapping | tuple | list):
-        raise ValueError(f"settings are a mapping of names to values, not {changes!r}")
     try:
         changes = dict(changes)
     except (TypeError, ValueError):

@@ -147,17 +147,15 @@ def own_normalisation(method: str) -> Normalise:
 def _explain(error: ValidationError, fields: dict[str, Any]) -> str:
     lines = []
     for problem in error.errors():
-        name = ".".join(str(part) for part in problem["loc"]) or "spec"
+        name, said = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             near = get_close_matches(name, RunSpec.model_fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"fields are {', '.join(RunSpec.model_fields)}"
             lines.append(f"unknown field {name!r}: {hint}")
         elif isinstance(problem["input"], str) and problem["type"].startswith("float"):
             lines.append(f"{name}: {problem['input']!r} is a string, not a number (in YAML write 1.0e-3, not 1e-3)")
-        elif name == "spec":
-            lines.append(problem["msg"].removeprefix("Value error, "))
         elif problem["type"] == "value_error":
-            lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ').removeprefix(f'{name}: ')}")
+            lines.append(f"{name}: {said.removeprefix(f'{name}: ')}" if name else said)
         else:
-            lines.append(f"{name} = {fields.get(name)!r}: {problem['msg'].lower()}")
+            lines.append(f"{name} = {fields.get(name)!r}: {said.lower()}")
     return "; ".join(lines)

@@ -74,14 +74,16 @@ def _is_literal(value: Any) -> bool:
         return False
 
 
-def _source(thing: type | FunctionType) -> str:
-    """Its text; `inspect` does not find the source of a class in a notebook, its methods know the cell."""
-    functions = (
-        [thing] if isinstance(thing, FunctionType) else [f for f in vars(thing).values() if inspect.isfunction(f)]
-    )
-    if not functions:
+def _function(thing: type | FunctionType) -> FunctionType:
+    """A function itself, a class's first method: they know their cell and its names, a class in a notebook does not."""
+    methods = [thing] if isinstance(thing, FunctionType) else filter(inspect.isfunction, vars(thing).values())
+    if (method := next(iter(methods), None)) is None:
         raise RuleError(f"{thing.__name__} defines no method, so its source cannot be found: give it a `block`")
-    lines = linecache.getlines(functions[0].__code__.co_filename)
+    return method
+
+
+def _source(thing: type | FunctionType) -> str:
+    lines = linecache.getlines(_function(thing).__code__.co_filename)
     kinds = ast.FunctionDef | ast.ClassDef
     nodes = [node for node in ast.walk(_parsed(lines)) if isinstance(node, kinds) and node.name == thing.__name__]
     if not nodes:
@@ -99,9 +101,7 @@ def _parsed(lines: list[str]) -> ast.Module:
 
 
 def _globals(thing: type | FunctionType) -> dict[str, Any]:
-    function = (
-        thing if isinstance(thing, FunctionType) else next(f for f in vars(thing).values() if inspect.isfunction(f))
-    )
+    function = _function(thing)
     closed = inspect.getclosurevars(function).nonlocals
     return function.__globals__ | {name: value for name, value in closed.items() if name != "__class__"}
 

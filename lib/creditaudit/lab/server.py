@@ -56,20 +56,13 @@ def _with_values(notebook: dict[str, Any], values: dict[str, Any]) -> dict[str, 
 
 def assigned(source: str, values: dict[str, Any]) -> str:
     """A parameters cell with other values; types and comments stay."""
-    lines = source.splitlines(keepends=True)
+    lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
     for node in reversed(ast.parse(source).body):
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        target, old = node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value
         if target.id in values:
-            first, last = node.value.lineno - 1, node.value.end_lineno - 1
-            head, tail = _cut(lines[first], node.value.col_offset)[0], _cut(lines[last], node.value.end_col_offset)[1]
-            lines[first : last + 1] = [f"{head}{values[target.id]!r}{tail}"]
-    return "".join(lines)
-
-
-def _cut(line: str, byte: int) -> tuple[str, str]:
-    """ast counts columns in bytes."""
-    raw = line.encode()
-    return raw[:byte].decode(), raw[byte:].decode()
+            head, tail = lines[old.lineno - 1][: old.col_offset], lines[old.end_lineno - 1][old.end_col_offset :]
+            lines[old.lineno - 1 : old.end_lineno] = [head + repr(values[target.id]).encode() + tail]
+    return b"".join(lines).decode()
 
 
 def command(notebook: Path) -> list[str]:

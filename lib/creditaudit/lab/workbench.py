@@ -73,8 +73,7 @@ class Workbench:
 
     def audit(self, train: bool = False) -> pd.DataFrame:
         """One row per seed: D1-D3, cosine with its null and ceiling, rho, nudging."""
-        runs = self._runs(self._pair(self.method), train)
-        return pd.DataFrame([_audited(runs, record) for record in runs.records if record.spec.k])
+        return _audited(self._runs(self._pair(self.method), train))
 
     def layers(self, train: bool = False) -> pd.DataFrame:
         """The same by layer, tidy: cosine, ceiling, rho and nudge of every block."""
@@ -85,8 +84,7 @@ class Workbench:
     def beside(self, methods: Sequence[str] = catalogue.STUDY, train: bool = False) -> pd.DataFrame:
         """One row per rule and seed, this one last, each with its own frozen twin."""
         asked = [spec for method in dict.fromkeys([*methods, self.method]) for spec in self._pair(method)]
-        runs = self._runs(asked, train)
-        return pd.DataFrame([_audited(runs, record) for record in runs.records if record.spec.k])
+        return _audited(self._runs(asked, train))
 
     def save(self) -> Path:
         """Put the rule's file into the rules' folder, for every section and every command."""
@@ -132,14 +130,14 @@ def _adopt(rule: type[Rule]) -> str:
     return name
 
 
-def _audited(runs: Runs, record: frames.Record) -> dict[str, Any]:
-    twin, spec = runs.frozen_twin(record), record.spec
-    gain = metrics.gain(record, twin)
-    return {
-        "rule": catalogue.label(spec.method),
-        "seed": spec.seed,
-        **{column: metrics.read(metric, record) for column, metric in AUDIT.items()},
-        "gain (pp)": None if gain is None else 100 * gain,
-        "$\\lVert g_L \\rVert$": record.final["g_norm"][-1],
-        "verdict": metrics.verdict(record, twin),
-    }
+def _audited(runs: Runs) -> pd.DataFrame:
+    """One row per trained run, beside its frozen twin."""
+    rows = []
+    for record in (record for record in runs.records if record.spec.k):
+        twin = runs.frozen_twin(record)
+        gain = metrics.gain(record, twin)
+        row = {"rule": catalogue.label(record.spec.method), "seed": record.spec.seed}
+        row |= {column: metrics.read(metric, record) for column, metric in AUDIT.items()}
+        row |= {"gain (pp)": None if gain is None else 100 * gain, r"$\lVert g_L \rVert$": record.final["g_norm"][-1]}
+        rows.append(row | {"verdict": metrics.verdict(record, twin)})
+    return pd.DataFrame(rows)

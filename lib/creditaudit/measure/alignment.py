@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from creditaudit.measure import differences, inputs
-from creditaudit.measure.audit import as_it_was, find_path
+from creditaudit.measure.conditions import as_it_was, find_path
 from creditaudit.measure.differences import Losses
 from creditaudit.measure.inputs import AuditError, Batch
-from creditaudit.measure.stream import Path
+from creditaudit.measure.passage import Path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ class BlockAlignment:
     undefined: int  # samples without a cosine: no credit, or no gradient
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Alignment:
     blocks: list[BlockAlignment]
     n: int
@@ -56,9 +56,8 @@ class Alignment:
 
     def to_dict(self, prefix: str = "") -> dict[str, float]:
         """Flat names and plain numbers; what is not defined is left out."""
-        rows = [{name: value for name, value in vars(row).items() if name != "block"} for row in self.blocks]
-        flat = {f"{prefix}{name}/{l}": value for l, row in enumerate(rows) for name, value in row.items()}
-        return {name: value for name, value in flat.items() if value is not None}
+        flat = {f"{prefix}{name}/{l}": value for l, row in enumerate(self.blocks) for name, value in vars(row).items()}
+        return {name: value for name, value in flat.items() if not isinstance(value, str | None)}
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per block."""
@@ -66,26 +65,20 @@ class Alignment:
 
         return pd.DataFrame([vars(row) for row in self.blocks])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         head = f"alignment over n = {self.n} samples, gradient by {self.reference}"
         return "\n".join([head, self.to_frame().to_string(index=False), *(f"  note: {note}" for note in self.notes)])
-
-    def _repr_html_(self) -> str:
-        frame = self.to_frame().to_html(index=False, border=0, float_format="{:.3g}".format)
-        return f"<p>alignment over n = {self.n} samples, gradient by {self.reference}</p>{frame}"
 
     def plot(self) -> "Figure":
         """Cosines block by block, between the null band (± 1.96 std) and the ceiling."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(4.5, 2.8), layout="constrained")
-        ax, x = figure.subplots(), range(len(self.blocks))
-        band = [1.96 * row.null_std for row in self.blocks]
-        ax.fill_between(x, [-b for b in band], band, color="0.85", label="random directions")
+        frame, figure = self.to_frame(), Figure(figsize=(4.5, 2.8), layout="constrained")
+        ax, band = figure.subplots(), 1.96 * frame.null_std
+        ax.fill_between(frame.index, -band, band, color="0.85", label="random directions")
         for name, style in (("ceiling", "k_"), ("cosine_in", "ko"), ("cosine_out", "k^")):
-            values = [getattr(row, name) for row in self.blocks]
-            ax.plot(x, [math.nan if v is None else v for v in values], style, label=name, fillstyle="none")
-        ax.set(xlabel="block", ylabel="cosine with the gradient", ylim=(-1.05, 1.05), xticks=list(x))
+            ax.plot(frame.index, frame[name].astype(float), style, label=name, fillstyle="none")
+        ax.set(xlabel="block", ylabel="cosine with the gradient", ylim=(-1.05, 1.05), xticks=frame.index)
         ax.legend(fontsize=7)
         return figure
 
@@ -109,33 +102,34 @@ def alignment(
         path = find_path(model, blocks, given[0])
         reference = differences.check(model, path, given[0])
         by_autograd = reference.last and reference.lower
-        sheets, start = [], 0
+        sheets, n = [], 0
         for batch in given:
-            stop = start + len(batch)
-            sheets.append(_Sheet(model, path, batch, _of_batch(credits, batch, start, stop, path), by_autograd))
-            start = stop
+            sheets.append(_Sheet(model, path, batch, _of_batch(credits, batch, n, path), by_autograd))
+            n += len(batch)
         rows = [_row(sheets, path, call) for call in range(len(path.before))]
+    if by_autograd:
+        return Alignment(rows, n, "autograd")
     note = "autograd does not return the gradient here: cosines are measured by differences, without a ceiling"
-    kind = "autograd" if by_autograd else "differences"
-    return Alignment(rows, start, kind, [] if by_autograd else [note])
+    return Alignment(rows, n, "differences", [note])
 
 
-def _of_batch(credits: Credits, batch: Batch, start: int, stop: int, path: Path) -> list[Tensor] | None:
+def _of_batch(credits: Credits, batch: Batch, start: int, path: Path) -> list[Tensor] | None:
     if credits is None:
         return None
     if callable(credits):
         found = list(credits(batch.arguments[0] if batch.arguments else batch.named, batch.y))
     elif isinstance(credits, Sequence):
-        found = [credit[start:stop] if isinstance(credit, Tensor) else credit for credit in credits]
+        found = [each[start : start + len(batch)] if isinstance(each, Tensor) else each for each in credits]
     else:
         kind = type(credits).__name__
         raise AuditError(f"credits is a {kind}: pass one tensor per call of a block, a function or None")
-    if len(found) != len(path.before):
+    names = path.calls[: len(path.before)]
+    if len(found) != len(names):
         raise AuditError(
-            f"{len(found)} credits for {len(path.before)} calls of blocks: there must be one for each, in their order "
-            f"({', '.join(path.calls[: len(path.before)])})"
+            f"{len(found)} credits for {len(names)} calls of blocks: there must be one for each, in their order "
+            f"({', '.join(names)})"
         )
-    for credit, name in zip(found, path.calls, strict=False):
+    for credit, name in zip(found, names, strict=True):
         if not isinstance(credit, Tensor) or len(credit) != len(batch):
             seen = len(credit) if isinstance(credit, Tensor) else type(credit).__name__
             raise AuditError(
@@ -150,17 +144,12 @@ class _Sheet:
     def __init__(
         self, model: nn.Module, path: Path, batch: Batch, credits: list[Tensor] | None, by_autograd: bool
     ) -> None:
-        self.losses, self.path, self.by_autograd = Losses(model, path, batch), path, by_autograd
-        self.sent = self.losses.gradients()[0] if by_autograd or credits is None else []
+        self.losses, self.by_autograd, self.steep = Losses(model, path, batch), by_autograd, {}
+        self.sent = self.losses.gradients() if by_autograd or credits is None else []
         if credits is None:  # what arrives where a block is left drives it
             credits = [self.sent[l].view_as(self.losses.states[l]) for l in path.after]
-        self.credits, self.measured = credits, {}
-
-    def fits(self, call: int, place: int) -> bool:
-        return self.credits[call].shape[1:] == self.losses.states[place].shape[1:]
-
-    def credit(self, call: int) -> Tensor:
-        return self.credits[call].flatten(1)
+        self.shapes = [each.shape[1:] for each in credits]
+        self.credits = [each.reshape(len(each), -1) for each in credits]
 
     def cosines(self, vectors: Tensor, place: int) -> Tensor:
         """Row cosines with the gradient, without any clamp; nan where one vector is zero."""
@@ -170,64 +159,59 @@ class _Sheet:
         else:
             unit = vectors / length.where(length > 0, 1.0)[:, None] * self.losses.lengths[place][:, None]
             along = self.losses.slopes([{place: unit}]).values[0] / self.losses.lengths[place] * length
-        steep = self.steepness(place)
-        return along / torch.where(length * steep > 0, length * steep, torch.nan)
+        both = length * self.steepness(place)
+        return along / torch.where(both > 0, both, torch.nan)
 
     def steepness(self, place: int) -> Tensor:
         """||g|| of every sample."""
         if self.by_autograd:
             return torch.linalg.vector_norm(self.sent[place], dim=-1)
-        if place not in self.measured:
-            self.measured[place] = differences.gradient_norms(self.losses, place, differences.DIRECTIONS)
-        return self.measured[place]
+        if place not in self.steep:
+            self.steep[place] = differences.gradient_norms(self.losses, place, differences.DIRECTIONS)
+        return self.steep[place]
 
-    def change(self, place: int, moves: list[Tensor]) -> Tensor:
-        return self.losses.moved([{place: move} for move in moves]) - self.losses.base
+    def change(self, place: int, moves: Sequence[Tensor]) -> Tensor:
+        return (self.losses.moved([{place: move} for move in moves]) - self.losses.base).flatten()
 
     def rho_pairs(self, call: int, place: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(1000 + place)
         step = STEP if self.losses.dtype == torch.float64 else differences.COARSE_STEPS[0]
         shape = (RHO_DIRECTIONS, *self.losses.states[place].flatten(1).shape)
-        drawn = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.losses.y.device)
-        drawn *= step * self.losses.lengths[place][:, None] / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
-        told = torch.linalg.vecdot(self.credit(call), drawn)
-        return told.flatten(), self.change(place, list(drawn)).flatten()
+        moves = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.losses.y.device)
+        moves *= step * self.losses.lengths[place][:, None] / torch.linalg.vector_norm(moves, dim=-1, keepdim=True)
+        return torch.linalg.vecdot(self.credits[call], moves).flatten(), self.change(place, moves)
 
     def nudged(self, call: int, place: int) -> Tensor:
-        a = self.credit(call)
-        return self.change(place, [-ETA * a / a.square().mean(-1, keepdim=True).sqrt()]).flatten()
+        a = self.credits[call]
+        return self.change(place, [-ETA * a / a.square().mean(-1, keepdim=True).sqrt()])
 
 
 def _row(sheets: list[_Sheet], path: Path, call: int) -> BlockAlignment:
-    before, after = path.before[call], path.after[call]
-    found: dict[str, float | None] = {}
-    undefined = 0
-    if not any(sheets[0].fits(call, place) for place in (before, after)):
-        tensors = (sheets[0].credits[call], *(sheets[0].losses.states[place] for place in (before, after)))
-        own, entering, leaving = (list(tensor.shape[1:]) for tensor in tensors)
+    first, before, after = sheets[0], path.before[call], path.after[call]
+    own, entered, left = first.shapes[call], *(first.losses.states[place].shape[1:] for place in (before, after))
+    if own not in (entered, left):
         raise AuditError(
-            f"the credit of {path.calls[call]} is {own} for a picture: neither what enters that block ({entering}) nor "
-            f"what leaves it ({leaving})"
+            f"the credit of {path.calls[call]} is {list(own)} for a picture: neither what enters that block "
+            f"({list(entered)}) nor what leaves it ({list(left)})"
         )
-    for side, place in (("out", after), ("in", before)):
-        if not sheets[0].fits(call, place):
+    found: dict[str, float | None] = {}
+    for side, place, shape in (("out", after, left), ("in", before, entered)):
+        if own != shape:
             found |= {f"cosine_{side}": None, f"rho_{side}": None, f"nudge_{side}": None}
             continue
-        cosines = torch.cat([sheet.cosines(sheet.credit(call), place) for sheet in sheets])
-        undefined = int((~cosines.isfinite()).sum())
-        told, changed = (torch.cat(side) for side in zip(*(s.rho_pairs(call, place) for s in sheets[:4]), strict=True))
+        cosines = torch.cat([sheet.cosines(sheet.credits[call], place) for sheet in sheets])
+        pairs = zip(*(sheet.rho_pairs(call, place) for sheet in sheets[:4]), strict=True)
         found |= {
             f"cosine_{side}": _mean(cosines),
-            f"rho_{side}": _finite(torch.corrcoef(torch.stack([told, changed]))[0, 1].item()),
+            f"rho_{side}": _finite(torch.corrcoef(torch.stack([torch.cat(each) for each in pairs]))[0, 1].item()),
             f"nudge_{side}": _mean(torch.cat([sheet.nudged(call, place) for sheet in sheets])),
         }
-    behind = sheets[0].losses.states[after].shape == sheets[0].losses.states[before].shape
     ceiling = None
-    if behind and sheets[0].by_autograd:
+    if left == entered and first.by_autograd:
         ceiling = _mean(torch.cat([sheet.cosines(sheet.sent[after], before) for sheet in sheets]))
-    defined = sum(len(sheet.losses.y) for sheet in sheets) - undefined
-    width = sheets[0].losses.states[before][0].numel()
-    null = 1 / math.sqrt(width * defined) if defined else math.nan
+    undefined = int((~cosines.isfinite()).sum())
+    defined = len(cosines) - undefined
+    null = 1 / math.sqrt(entered.numel() * defined) if defined else math.nan
     return BlockAlignment(block=path.calls[call], ceiling=ceiling, null_std=null, undefined=undefined, **found)
 
 

@@ -37,18 +37,6 @@ def is_weight_layer(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | _ConvNd) and not list(module.children())
 
 
-def call_order(model: nn.Module, modules: Iterable[nn.Module], batch: Batch) -> list[nn.Module]:
-    """Every call of these modules in one forward pass."""
-    order: list[nn.Module] = []
-    hooks = [module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in modules]
-    try:
-        run(model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return order
-
-
 def _named(model: nn.Module, blocks: Any) -> list[nn.Module]:
     if not isinstance(blocks, Iterable):
         raise AuditError(f"blocks is a {type(blocks).__name__}: pass a list of modules, blocks=[...]")
@@ -64,32 +52,27 @@ def _named(model: nn.Module, blocks: Any) -> list[nn.Module]:
 
 
 def _repeated(model: nn.Module) -> list[nn.Module]:
-    groups: dict[Any, list[nn.Module]] = defaultdict(list)
-    inside: dict[nn.Module, nn.Module | None] = {model: None}
-    for parent in model.modules():
+    names = {module: name for name, module in model.named_modules()}
+    kinds: dict[Any, list[nn.Module]] = defaultdict(list)
+    for parent in names:
         for child in parent.children():
-            inside.setdefault(child, parent)
             if not list(child.children()) or _is_container(child):
                 continue
             plain = type(child) in (*LISTS, nn.ModuleDict)  # says nothing about its kind: only beside its like
             if not plain or isinstance(parent, LISTS):
-                groups[(type(child), parent if plain else None)].append(child)
-    groups = {key: list(dict.fromkeys(members)) for key, members in groups.items()}
-    members = {module for group in groups.values() if len(group) > 1 for module in group}
+                kinds[type(child), parent if plain else None].append(child)
+    groups = [list(dict.fromkeys(group)) for group in kinds.values()]
+    members = {names[module] for group in groups if len(group) > 1 for module in group}
 
     def is_outermost(module: nn.Module) -> bool:
-        while (module := inside[module]) is not None:
-            if module in members:
-                return False
-        return True
+        parts = names[module].split(".")
+        return not any(".".join(parts[:end]) in members for end in range(1, len(parts)))
 
-    outer = [[module for module in group if is_outermost(module)] for group in groups.values()]
-    outer = [group for group in outer if len(group) > 1]
-    most = [group for group in outer if len(group) == max(map(len, outer))]
+    outer = [[module for module in group if is_outermost(module)] for group in groups]
+    most = [group for group in outer if len(group) > 1 and len(group) == max(map(len, outer))]
     if len(most) > 1:
-        names = {module: name for name, module in model.named_modules()}
-        told = " and ".join(f"{names[group[0]]} ({len(group)} × {type(group[0]).__name__})" for group in most)
-        raise AuditError(f"{told} may be the blocks: pass blocks=[...], the modules to audit")
+        all_of_them = " and ".join(f"{names[group[0]]} ({len(group)} × {type(group[0]).__name__})" for group in most)
+        raise AuditError(f"{all_of_them} may be the blocks: pass blocks=[...], the modules to audit")
     return most[0] if most else []
 
 
@@ -127,7 +110,8 @@ def _listed(model: nn.Module) -> list[nn.Module]:
 
 
 def _between_first_and_last(model: nn.Module, batch: Batch) -> list[nn.Module]:
-    layers = call_order(model, [module for module in model.modules() if is_weight_layer(module)], batch)
+    layers: list[nn.Module] = []  # every call of one
+    run(model, batch, before=[(m, lambda m, *_: layers.append(m)) for m in model.modules() if is_weight_layer(m)])
     if len(layers) < 3:
         raise AuditError(
             f"no blocks are to be found: no class of modules repeats, and {len(layers)} weight layers leave nothing "

@@ -1,21 +1,59 @@
-"""What has to hold before a number of the audit means anything; it is tried on a few samples, not believed.
+"""What has to hold before a number about a model means anything; it is tried on a few samples, not believed.
 
 The model answers the same when it is asked again, and answers for one sample whatever stands beside it in the batch:
 otherwise there is no gradient of a sample. And the states are a chain: each makes the next, and reaches the loss
 through it alone.
 """
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from creditaudit.measure.inputs import AuditError, Batch, run
-from creditaudit.measure.stream import Passage, Path, Place, unfollowed
+from creditaudit.measure.blocks import candidates
+from creditaudit.measure.inputs import HALF, AuditError, Batch, run
+from creditaudit.measure.passage import Passage, Path, Place
+from creditaudit.measure.stream import UNFOLLOWED, observe
 
-HALF = {torch.float16, torch.bfloat16}
+LOOK = 8  # samples of the passes that find the stream
 AGAIN, ALONE, COARSELY_ALONE = 1e-4, 1e-2, 0.1  # relative to the logits; sums are rounded in another order when alone
 HELD = 1e-5
+
+
+@contextmanager
+def as_it_was(model: nn.Module) -> Iterator[None]:
+    """In eval mode and with gradients, whatever surrounds it; afterwards every module has its own mode back."""
+    modes = {module: module.training for module in model.modules()}
+    compiles = "torch._dynamo" in sys.modules  # compiled code would not see that it is watched
+    eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+    model.eval()
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), eager:
+            yield
+    finally:
+        model.train(modes[model])  # for modules that do more than set a flag
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def find_path(model: nn.Module, blocks: Sequence[nn.Module | str] | None, first: Batch) -> Path:
+    """Through the blocks as named or, where nobody names them, through the finest that hand on one stream."""
+    look = first.part(0, LOOK)
+    check_function(model, look)
+    *finer, last = candidates(model, blocks, look)
+    for found in finer:
+        with suppress(AuditError):
+            return _path(model, found, look, False)
+    return _path(model, last, look, blocks is not None)
+
+
+def _path(model: nn.Module, blocks: list[nn.Module], look: Batch, named: bool) -> Path:
+    path = observe(model, blocks, look, named)
+    check_chain(model, path, look)
+    return path
 
 
 @torch.no_grad()
@@ -43,10 +81,10 @@ def check_function(model: nn.Module, batch: Batch) -> None:
 def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
     """Refuses states that what stands between the blocks, or around one of another shape, does not make a chain of."""
     batch, generator = batch.part(0, 2), torch.Generator().manual_seed(0)
-    with Passage(path, keep=True) as base:
-        logits = run(model, batch)
+    base = Passage(path, keep=True)
+    logits = base.run(model, batch)
     if base.calls != len(path.calls):
-        raise unfollowed()
+        raise AuditError(UNFOLLOWED)
     if not logits.isfinite().all():  # it diverged: the norms will say so
         return
     sides = [place.side for place in path.places]
@@ -56,10 +94,9 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
             continue
         state = base.states[l]
         move = torch.randn(state.shape, generator=generator, dtype=torch.float64).to(state) * state.abs().mean()
-        with Passage(path, moves={l: move}, keep=True) as moved:
-            run(model, batch)
-        with Passage(path, moves={l: move}, hold={l + 1: base.states[l + 1]}):
-            held = run(model, batch)
+        moved = Passage(path, moves={l: move}, keep=True)
+        moved.run(model, batch)
+        held = Passage(path, moves={l: move}, hold={l + 1: base.states[l + 1]}).run(model, batch)
         if _apart(logits, held) > HELD:
             raise AuditError(
                 f"{_named(here)} reaches the output beside {_named(there)}, so the states are no chain "

@@ -6,7 +6,7 @@ gradient norm, Gamma against the block's output, cosines without the eps clamp a
 Float64 is not a luxury: at ||h|| ~ 4e8 a step of 1e-3 is below float32's resolution.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from creditaudit.engine.credit import RULES, Rule
 from creditaudit.engine.credit.rule import driving
 from creditaudit.engine.network import Credit, Net, Tape
 from creditaudit.engine.settings import Normalise
-from creditaudit.measure.rules import BATCH, RHO_EPS, RHO_RELATIVE_EPS
+from creditaudit.measure.rules import BATCH, RHO_EPS, RHO_RELATIVE_EPS, largest
 
 BATCHES = 10  # the study's audit batches; ||g|| depends on the batch size
 TRAJECTORY_BATCH = 1024  # its per-epoch trajectories used one batch of this size
@@ -100,7 +100,7 @@ def examine(net: Net, start: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -
         **_rho(sheets[:RHO_BATCHES], generator),
         **_nudging(sheets),
         "stability": stability(sheets),
-        "drift": _drift(net, start),
+        "drift": drift((now.w1.w, then.w1.w) for now, then in zip(net.blocks, start.blocks, strict=True)),
         "fresh_null": _fresh_null(net, rule, x, y, seed),
     }
 
@@ -154,11 +154,6 @@ def norms(sheets: list[_Sheet]) -> dict[str, Any]:
     }
 
 
-def largest(values: list[float]) -> float:
-    """Not a number if any is; Python's max would hide it."""
-    return torch.tensor(values, dtype=torch.float64).max().item()
-
-
 def cosines(a: Tensor, b: Tensor) -> Tensor:
     """Row cosines without any clamp; nan where one vector is zero."""
     norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
@@ -198,9 +193,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 def _rho(sheets: list[_Sheet], generator: torch.Generator) -> dict[str, list[float]]:
     """Pearson of <a_l, eps v> with the loss change, at the block's input and at its output."""
     blocks = len(sheets[0].credit)
-    pairs: dict[str, list[list[tuple[Tensor, Tensor]]]] = {
-        name: [[] for _ in range(blocks)] for name in ("rho_in", "rho_out", "rho_scaled_in")
-    }
+    pairs = {name: [[] for _ in range(blocks)] for name in ("rho_in", "rho_out", "rho_scaled_in")}
     for sheet in sheets:
         v = _random_like(sheet.h[0].repeat(DIRECTIONS, 1), generator)
         v /= torch.linalg.vector_norm(v, dim=-1, keepdim=True)
@@ -253,10 +246,9 @@ def stability(sheets: list[_Sheet]) -> float:
     return (means @ means.T)[pairs[0], pairs[1]].mean().item()
 
 
-def _drift(net: Net, start: Net) -> list[float]:
+def drift(w1: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     """||W1 - W1_init|| / ||W1_init|| of every block."""
-    blocks = zip(net.blocks, start.blocks, strict=True)
-    return [((now.w1.w - then.w1.w).norm() / then.w1.w.norm()).item() for now, then in blocks]
+    return [((now - then).norm() / then.norm()).item() for now, then in w1]
 
 
 def _fresh_null(net: Net, rule: Rule, x: Tensor, y: Tensor, seed: int) -> dict[str, float] | None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from creditaudit.measure.inputs import AuditError, Batch, run
-from creditaudit.measure.stream import Passage, Path
+from creditaudit.measure.inputs import HALF, AuditError, Batch, run
+from creditaudit.measure.passage import Passage, Path
 
 CHECKED, CHECKS = 8, 2  # samples and directions of the check
 SAMPLES, DIRECTIONS, LOWER_DIRECTIONS = 64, 32, 8  # of a measurement: at the last state, at those before it
@@ -23,7 +23,6 @@ STEPS = {torch.float64: (1e-5, 1e-3, 1e-2, 1e-1)}  # relative to the state's nor
 COARSE_STEPS = (1e-2, 1e-1)  # where the model runs in its own precision only
 TOGETHER = 256  # samples that are run at a time
 ROUGH = 0.4  # bend above which agreement says nothing
-HALF = {torch.float16, torch.bfloat16}
 
 
 class Losses:
@@ -32,15 +31,16 @@ class Losses:
     def __init__(self, model: nn.Module, path: Path, batch: Batch) -> None:
         self.model, self.path, self.y = model, path, batch.y
         self.batch, self.weights = batch, None
-        with torch.no_grad(), Passage(path, keep=True) as own:
-            logits = run(model, batch)
+        own, seen = Passage(path, keep=True), Passage(path, keep=True)
+        with torch.no_grad():
+            logits = own.run(model, batch)
         own.check()
         self.dtype = logits.dtype  # in which differences are taken
         self.types = own.types | {logits.dtype}  # of the model
         self.finite = bool(logits.isfinite().all())
         self._convert(logits)
-        with torch.no_grad(), Passage(path, keep=True) as seen:
-            self.base = self._loss()
+        with torch.no_grad():
+            self.base = self._loss(seen)
         if seen.types & HALF:  # a fine step would be rounded away
             self.dtype = torch.float32
         self.states, self.norms = seen.states, seen.norms
@@ -53,7 +53,7 @@ class Losses:
                 if tensor is not None and tensor.is_floating_point():
                     converted.setdefault(tensor, tensor.detach().double())
                     weights[f"{prefix}.{name}".lstrip(".")] = converted[tensor]
-        wide = self.batch.to(torch.float64)
+        wide = self.batch.double()
         try:
             with torch.no_grad():
                 again = run(self.model, wide, weights)
@@ -63,9 +63,9 @@ class Losses:
         if again.dtype == torch.float64 and (again - logits).abs().max() <= near * logits.abs().max():
             self.batch, self.weights, self.dtype = wide, weights, torch.float64
 
-    def _loss(self, copies: int = 1) -> Tensor:
+    def _loss(self, passage: Passage, copies: int = 1) -> Tensor:
         batch = self.batch.repeated(copies)
-        return cross_entropy(run(self.model, batch, self.weights).double(), batch.y, reduction="none")
+        return cross_entropy(passage.run(self.model, batch, self.weights).double(), batch.y, reduction="none")
 
     @torch.no_grad()
     def moved(self, moves: Sequence[Mapping[int, Tensor]]) -> Tensor:
@@ -73,15 +73,15 @@ class Losses:
         copies, found = max(1, TOGETHER // len(self.y)), []
         for start in range(0, len(moves), copies):
             some = moves[start : start + copies]
-            with Passage(self.path, moves={index: torch.cat([move[index] for move in some]) for index in some[0]}):
-                found.append(self._loss(len(some)).view(len(some), -1))
+            together = {index: torch.cat([move[index] for move in some]) for index in some[0]}
+            found.append(self._loss(Passage(self.path, moves=together), len(some)).view(len(some), -1))
         return torch.cat(found)
 
-    def gradients(self) -> tuple[list[Tensor], str]:
-        """What autograd returns at every state, sample by sample [n, d], and why where it does not."""
-        with torch.enable_grad(), Passage(self.path, probe=True) as seen:
-            total = self._loss().sum()
-        return autograd(total, seen)
+    def gradients(self) -> list[Tensor]:
+        """What autograd returns at every state, sample by sample [n, d]."""
+        seen = Passage(self.path, probe=True)
+        with torch.enable_grad():
+            return seen.gradients(self._loss(seen).sum())
 
     def directions(self, index: int, generator: torch.Generator, count: int) -> list[Tensor]:
         """Moves [n, d] as long as the state, each sample's drawn on its own; or along every axis where they are few."""
@@ -139,48 +139,31 @@ class Reference:
     reason: str = ""
 
 
-def autograd(total: Tensor, seen: Passage) -> tuple[list[Tensor], str]:
-    """Gradients of a summed loss at the states [n, d]; zeros where none arrives, and why."""
-    zeros = [torch.zeros_like(probe).flatten(1).double() for probe in seen.probes]
-    if not total.requires_grad:
-        return zeros, "the forward pass runs under no_grad, or detaches"
-    try:
-        found = torch.autograd.grad(total, seen.probes, allow_unused=True)
-    except Exception as error:  # whatever a replaced backward raises
-        return zeros, "its backward pass fails with " + f"{type(error).__name__}: {error}".splitlines()[0]
-    reason = "the last state is detached" if found[-1] is None else ""
-    return [zero if g is None else g.double().flatten(1) for zero, g in zip(zeros, found, strict=True)], reason
-
-
 def check(model: nn.Module, path: Path, batch: Batch) -> Reference:
     """Autograd's gradient of the model as it runs, against differences of the loss along random directions."""
     part = batch.part(0, CHECKED)
     losses = Losses(model, path, part)
     if not losses.finite or not losses.base.isfinite().all():
         return Reference(True, True, True, float("nan"))  # it diverged: the norms will say so
-    with torch.enable_grad(), Passage(path, probe=True) as seen:
-        total = cross_entropy(run(model, part), part.y, reduction="sum")
-    gradients, reason = autograd(total, seen)
-    generator = torch.Generator().manual_seed(0)
-    last = len(path.places) - 1
+    seen = Passage(path, probe=True)
+    with torch.enable_grad():
+        gradients = seen.gradients(cross_entropy(seen.run(model, part), part.y, reduction="sum"))
+    generator, last = torch.Generator().manual_seed(0), len(path.places) - 1
     moves = [{last: move} for move in losses.directions(last, generator, CHECKS)]
     agrees, mismatch = _compare(losses, gradients, moves)
-    lower = True
-    if last:
-        joint = _equal_shares(losses, gradients, generator)
-        lower, _ = _compare(losses, gradients, joint)
+    lower = _compare(losses, gradients, _equal_shares(losses, gradients, generator))[0] if last else True
     if agrees is None:
-        return Reference(not reason, not reason, False, float("nan"), reason)
-    return Reference(agrees, lower is not False, True, mismatch, reason)
+        return Reference(not seen.silence, not seen.silence, False, float("nan"), seen.silence)
+    return Reference(agrees, lower is not False, True, mismatch, seen.silence)
 
 
 def _compare(losses: Losses, gradients: list[Tensor], moves: list[dict[int, Tensor]]) -> tuple[bool | None, float]:
     """None where the loss is too rough to tell."""
     slopes = losses.slopes(moves)
-    told = torch.stack([sum(torch.linalg.vecdot(gradients[i], v) for i, v in move.items()) for move in moves])
+    expected = torch.stack([sum(torch.linalg.vecdot(gradients[i], v) for i, v in move.items()) for move in moves])
     if not slopes.resolved:
-        return _rms(told) <= 20 * slopes.noise, float("nan")
-    mismatch = _rms(told - slopes.values) / _rms(slopes.values)
+        return _rms(expected) <= 20 * slopes.noise, float("nan")
+    mismatch = _rms(expected - slopes.values) / _rms(slopes.values)
     agrees = mismatch <= (COARSE_AGREES if losses.types & HALF else AGREES) + 2 * slopes.bend
     return None if agrees and slopes.bend > ROUGH else agrees, mismatch
 

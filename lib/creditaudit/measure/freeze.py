@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from creditaudit.measure import inputs
-from creditaudit.measure.audit import as_it_was, find_path
 from creditaudit.measure.blocks import candidates
+from creditaudit.measure.conditions import as_it_was, find_path
 from creditaudit.measure.inputs import AuditError
 
 

@@ -1,6 +1,7 @@
 """What a person may hand to the audit: tensors, keywords, a DataLoader; and what a model may return."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.data import Dataset
 from creditaudit.mistakes import Mistake
 
 BATCH = 128  # the study's: ||g_L|| of a mean loss shrinks with the batch
+HALF = {torch.float16, torch.bfloat16}
 LABELS = ("labels", "label", "targets", "target", "y")  # how batches that are mappings name the classes
 
 
@@ -29,31 +31,31 @@ class Batch:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [value for value in (*self.arguments, *self.named.values()) if isinstance(value, Tensor)]
+
     def part(self, start: int, stop: int) -> "Batch":
-        return self._each(lambda tensor: tensor[start:stop])
+        return self._each(lambda tensor: tensor[start:stop] if self._has_rows(tensor) else tensor)
 
     def repeated(self, copies: int) -> "Batch":
-        return self if copies == 1 else self._each(lambda tensor: torch.cat([tensor] * copies))
+        return self._each(lambda tensor: torch.cat([tensor] * copies) if self._has_rows(tensor) else tensor)
+
+    def to(self, target: torch.device) -> "Batch":
+        return self._each(lambda tensor: tensor.to(target))
+
+    def double(self) -> "Batch":
+        return self._each(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+
+    def _has_rows(self, tensor: Tensor) -> bool:
+        return bool(tensor.dim()) and len(tensor) == len(self)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """With every tensor changed that has a row per sample."""
-
         def changed(value: Any) -> Any:
-            has_rows = isinstance(value, Tensor) and value.dim() and len(value) == len(self)
-            return change(value) if has_rows else value
+            return change(value) if isinstance(value, Tensor) else value
 
         named = {name: changed(value) for name, value in self.named.items()}
-        return Batch(tuple(map(changed, self.arguments)), named, changed(self.y))
-
-    def to(self, target: torch.device | torch.dtype) -> "Batch":
-        """On a device, or with its floating-point tensors in another type."""
-
-        def convert(value: Any) -> Any:
-            moves = isinstance(value, Tensor) and (isinstance(target, torch.device) or value.is_floating_point())
-            return value.to(target) if moves else value
-
-        y = self.y.to(target) if isinstance(target, torch.device) else self.y
-        return Batch(tuple(map(convert, self.arguments)), {k: convert(v) for k, v in self.named.items()}, y)
+        return Batch(tuple(map(changed, self.arguments)), named, change(self.y))
 
 
 def check_model(model: nn.Module) -> None:
@@ -95,50 +97,56 @@ def _given(x: Any, y: Tensor | None) -> Iterator[Batch]:
 
 
 def _checked(x: Any, y: Tensor | None) -> Batch:
-    if isinstance(x, Mapping):
-        named = dict(x)
-        if y is None:
-            y = next((named.pop(name) for name in LABELS if name in named), None)
-        if y is None:
-            raise AuditError(f"the batch has no labels: pass y, or a mapping with one of {', '.join(LABELS)}")
-        arguments = ()
-    else:
-        arguments, named = (x,), {}
-        if y is None:
-            raise AuditError("y is missing: audit takes tensors x [n, ...] and y [n], or a loader of (x, y) pairs")
-    for name, value in (*(("x", value) for value in arguments), ("y", y)):
+    named = dict(x) if isinstance(x, Mapping) else {}
+    if y is None:
+        y = next((named.pop(name) for name in LABELS if name in named), None)
+    if y is None and isinstance(x, Mapping):
+        raise AuditError(f"the batch has no labels: pass y, or a mapping with one of {', '.join(LABELS)}")
+    if y is None:
+        raise AuditError("y is missing: audit takes tensors x [n, ...] and y [n], or a loader of (x, y) pairs")
+    arguments = {} if isinstance(x, Mapping) else {"x": x}
+    for name, value in {**arguments, "y": y}.items():
         if not isinstance(value, Tensor):
             raise AuditError(f"{name} is a {type(value).__name__}: audit takes tensors, x [n, ...] and y [n]")
     if y.dim() != 1 or y.is_floating_point() or y.dtype == torch.bool:
         raise AuditError(f"y must hold one class number per picture, [n] integers; it is {list(y.shape)} of {y.dtype}")
-    tensors = [value for value in (*arguments, *named.values()) if isinstance(value, Tensor) and value.dim()]
+    batch = Batch(tuple(arguments.values()), named, y.long())
+    tensors = [tensor for tensor in batch.tensors if tensor.dim()]
     if not len(y) or not tensors or len(tensors[0]) != len(y):
         counted = len(tensors[0]) if tensors else 0
         raise AuditError(f"{counted} pictures and {len(y)} labels: there must be as many of each, and at least one")
     if any(tensor.is_floating_point() and not tensor.isfinite().all() for tensor in tensors):
         raise AuditError("x holds values that are not finite: what fails would be the pictures, not the model")
-
-    def usable(value: Any) -> Any:
-        return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
-
-    named = {name: usable(value) for name, value in named.items()}
-    return Batch(tuple(map(usable, arguments)), named, usable(y).long())
+    return batch._each(lambda tensor: tensor.clone() if tensor.is_inference() else tensor)
 
 
-def run(model: nn.Module, batch: Batch, weights: dict[str, Tensor] | None = None) -> Tensor:
-    """The logits, with the model's own weights or with others in their place."""
-    try:
-        if weights is None:
-            output = model(*batch.arguments, **batch.named)
-        else:
-            output = torch.func.functional_call(model, weights, batch.arguments, batch.named, tie_weights=False)
-    except Mistake:
-        raise
-    except Exception as error:
-        tensors = [value for value in (*batch.arguments, *batch.named.values()) if isinstance(value, Tensor)]
-        given = [f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors]
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise AuditError(f"the model does not run on the given {', '.join(given)}: {why}") from error
+def run(
+    model: nn.Module,
+    batch: Batch,
+    weights: dict[str, Tensor] | None = None,
+    before: Iterable[tuple[nn.Module, Callable]] = (),
+    after: Iterable[tuple[nn.Module, Callable]] = (),
+) -> Tensor:
+    """The logits, with the model's own weights or with others in their place; hooks stay for this pass only."""
+    with ExitStack() as hooks:
+        try:
+            for module, hook in before:
+                hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
+            for module, hook in after:
+                hooks.enter_context(module.register_forward_hook(hook))
+        except RuntimeError as error:
+            raise AuditError(f"a module cannot be watched ({error}): audit the model before it is scripted") from error
+        try:
+            if weights is None:
+                output = model(*batch.arguments, **batch.named)
+            else:
+                output = torch.func.functional_call(model, weights, batch.arguments, batch.named, tie_weights=False)
+        except Mistake:
+            raise
+        except Exception as error:
+            given = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in batch.tensors)
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise AuditError(f"the model does not run on the given {given}: {why}") from error
     return _logits(output, batch.y)
 
 
@@ -147,10 +155,10 @@ def _logits(output: Any, y: Tensor) -> Tensor:
     output = output if named is None else named
     if isinstance(output, tuple | list):  # a loss may stand first
         output = [part for part in output if isinstance(part, Tensor) and part.dim()]
-        flat = [list(part.shape) for part in output if part.dim() == 2]
+        flat = [str(list(part.shape)) for part in output if part.dim() == 2]
         if len(flat) > 1:
-            told = " and ".join(map(str, flat))
-            raise AuditError(f"the model returns {told}, any of which may be the logits: have it return them alone")
+            both = " and ".join(flat)
+            raise AuditError(f"the model returns {both}, any of which may be the logits: have it return them alone")
         output = output[0] if output else None
     if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(y):
         seen = list(output.shape) if isinstance(output, Tensor) else type(output).__name__

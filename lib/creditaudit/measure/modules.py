@@ -16,7 +16,7 @@ from creditaudit.measure import diagnostics
 from creditaudit.measure.diagnostics import NUDGES, TRAJECTORY_BATCH
 
 
-class Sheet:
+class _Sheet:
     """One test batch worked through: states, exact gradients and credits, each [B, features]."""
 
     def __init__(self, run: Literal, x: Tensor, y: Tensor) -> None:
@@ -39,11 +39,9 @@ def evaluate(run: Literal, x: Tensor, y: Tensor) -> dict[str, list]:
             loss += cross_entropy(logits, part_y, reduction="sum").item()
             hits += (logits.argmax(-1) == part_y).sum().item()
             if not norms:
-                sheet = Sheet(run, part_x, part_y)
-                norms = {
-                    "h_norm": diagnostics.medians([h[None] for h in sheet.h]),
-                    "g_norm": diagnostics.medians([g[None] for g in sheet.g]),
-                }
+                sheet = _Sheet(run, part_x, part_y)
+                both = {"h_norm": sheet.h, "g_norm": sheet.g}
+                norms = {name: diagnostics.medians([each[None] for each in vectors]) for name, vectors in both.items()}
     return {"test_loss": [loss / len(y)], "test_accuracy": [hits / len(y)]} | norms
 
 
@@ -53,8 +51,8 @@ def examine(run: Literal, start: dict[str, Tensor], x: Tensor, y: Tensor, seed: 
         fine = copy.copy(run)
         fine.net = copy.deepcopy(run.net).double()
         fine.feedback = None if run.feedback is None else run.feedback.double()
-        sheets = [Sheet(fine, a.clone().double(), b.clone()) for a, b in diagnostics.test_batches(x, y)]
-        drift = [_drift(block, start, f"blocks.{l}.") for l, block in enumerate(run.net.blocks)]
+        sheets = [_Sheet(fine, a.clone().double(), b.clone()) for a, b in diagnostics.test_batches(x, y)]
+        w1 = [(block.w1.weight.detach(), start[f"blocks.{l}.w1.weight"]) for l, block in enumerate(run.net.blocks)]
     unknown = [None] * run.spec.depth
     return {
         **diagnostics.norms(sheets),
@@ -62,12 +60,6 @@ def examine(run: Literal, start: dict[str, Tensor], x: Tensor, y: Tensor, seed: 
         **{name: unknown for name in ("rho_in", "rho_out", "rho_scaled_in")},
         **{name: {str(eta): unknown for eta in NUDGES} for name in ("nudge_in", "nudge_out")},
         "stability": diagnostics.stability(sheets),
-        "drift": drift,
+        "drift": diagnostics.drift(w1),
         "fresh_null": None,
     }
-
-
-def _drift(block: torch.nn.Module, start: dict[str, Tensor], place: str) -> float:
-    """||W1 - W1_init|| / ||W1_init||."""
-    then = start[f"{place}w1.weight"]
-    return ((block.w1.weight.detach() - then).norm() / then.norm()).item()

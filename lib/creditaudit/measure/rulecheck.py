@@ -4,7 +4,8 @@ A rule whose credit has the wrong shape, is not finite, forgets its state or dep
 trained. One that is silently zero, or silently BP, can, and is named: nothing else would tell.
 """
 
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -53,24 +54,27 @@ def _checks(method: str) -> Iterator[Check]:
         raise catalogue.RuleError(f"the rule {method!r} fails on a small network: {_place(error)}") from error
     shape = (2, PICTURES, SHAPE["width"])
     odd = [f"{_part(i)}: {tuple(each.shape)}" for i, each in enumerate(credit) if tuple(each.shape) != shape]
-    yield Check("shape", not odd, f"one vector per picture, {shape}" if not odd else f"not {shape} at {'; '.join(odd)}")
+    yield Check("shape", not odd, f"not {shape} at {'; '.join(odd)}" if odd else f"one vector per picture, {shape}")
     wild = [_part(i) for i, each in enumerate(credit) if not each.isfinite().all()]
-    yield Check("finite", not wild, "everywhere" if not wild else f"not at the {', '.join(wild)}")
+    yield Check("finite", not wild, f"not at the {', '.join(wild)}" if wild else "everywhere")
     norms = [torch.linalg.vector_norm(each, dim=-1).median().item() for each in credit]
     faint = [_part(i) for i, norm in enumerate(norms) if norm <= FAINT * max(norms)]
-    if not max(norms):
-        yield Check("not zero", False, "it is zero everywhere: the blocks are never trained", fatal=False)
-    else:
-        note = f"median norms {min(norms):.1e} to {max(norms):.1e}"
-        yield Check("not zero", not faint, note if not faint else f"vanishes at the {', '.join(faint)}", fatal=False)
-    yield _against_bp(method, credit)
+    note = f"vanishes at the {', '.join(faint)}" if faint else f"median norms {min(norms):.1e} to {max(norms):.1e}"
+    note = note if max(norms) else "it is zero everywhere: the blocks are never trained"
+    yield Check("not zero", not faint, note, fatal=False)
+    exact = [each.clone() for each in reference_gradients(_tape(_stack(method, [0, 1])))]
+    same = sum(1 - cosines(a, g).nan_to_num(0).min().item() < SAME for a, g in zip(credit, exact, strict=True))
+    is_bp, where = same == len(exact), f"{same} of {len(exact)} places (embed and blocks)" if same else "no place"
+    note = "in every block it points along the exact gradient: this is BP"
+    note = note if is_bp else f"along the exact gradient in {where}"
+    yield Check("not BP", not is_bp or method == "bp", note, fatal=False)
     yield _equal("same seed, same credit", credit, _credit(method, [0, 1]), "what is drawn comes from torch's stream")
     yield _equal("runs do not mix", [c[:1] for c in credit], _credit(method, [0]), "a run alone is as in company")
     yield _equal("keeps its state", *_continued(method), "checkpoints and copies hold all that `tensors()` names")
     with torch.inference_mode(False), torch.no_grad():  # a Jacobian needs autograd
-        jacobian = _with_jacobians(method)
-    if jacobian is not None:
-        yield jacobian
+        pair = _with_jacobians(method)
+    if pair is not None:
+        yield _equal("BP with BP's matrices", *pair, "with the blocks' own Jacobians as feedback")
 
 
 def _stack(method: str, seeds: list[int]) -> Stack:
@@ -101,17 +105,6 @@ def _walked(rule: Rule, tape: Tape) -> list[Tensor]:
     return [each.clone() for each in walk(rule, tape)]
 
 
-def _against_bp(method: str, credit: list[Tensor]) -> Check:
-    stack = _stack(method, [0, 1])
-    exact = [each.clone() for each in reference_gradients(_tape(stack))]
-    off = [1 - cosines(a, g).nan_to_num(0).min().item() for a, g in zip(credit, exact, strict=True)]
-    same = sum(each < SAME for each in off)
-    if same == len(off):
-        return Check("not BP", method == "bp", "in every block it points along the exact gradient: this is BP", False)
-    where = f"{same} of {len(off)} places (embed and blocks)" if same else "no place"
-    return Check("not BP", True, f"along the exact gradient in {where}", fatal=False)
-
-
 def _equal(name: str, ours: list[Tensor], theirs: list[Tensor], note: str) -> Check:
     """Up to the rounding of sums taken in another order."""
     off = [_part(i) for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if not torch.allclose(a, b, rtol=1e-6)]
@@ -128,7 +121,7 @@ def _continued(method: str) -> tuple[list[Tensor], list[Tensor]]:
     return _walked(stack.rule, _tape(stack)), _walked(other.rule.to(torch.float64), _tape(stack))
 
 
-def _with_jacobians(method: str) -> Check | None:
+def _with_jacobians(method: str) -> tuple[list[Tensor], list[Tensor]] | None:
     """Feedback alignment whose B_l is the block's own Jacobian, for one picture, is BP; other rules are not asked."""
     stack = _stack(method, [0])
     feedback = stack.rule.tensors().get("feedback")
@@ -138,16 +131,10 @@ def _with_jacobians(method: str) -> Check | None:
     tape, module = _tape(stack, 1), model.ResMLP(SHAPE["width"], SHAPE["depth"]).double()
     model.store_module(stack.net, 0, module)
     for l, block in enumerate(module.blocks):
-        feedback[0, l] = _jacobian(lambda h, block=block: h + block(h), tape.h[l][0, 0])
+        with torch.enable_grad():
+            feedback[0, l] = torch.func.jacrev(lambda h, block=block: h + block(h))(tape.h[l][0, 0].clone())
     exact = [each.clone() for each in reference_gradients(tape)]
-    return _equal(
-        "BP with BP's matrices", _walked(stack.rule, tape), exact, "with the blocks' own Jacobians as feedback"
-    )
-
-
-def _jacobian(of: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    with torch.enable_grad():
-        return torch.func.jacrev(of)(at.clone())
+    return _walked(stack.rule, tape), exact
 
 
 def _part(place: int) -> str:
@@ -156,12 +143,7 @@ def _part(place: int) -> str:
 
 def _place(error: Exception) -> str:
     """In the rule's own file, if it got that far."""
-    frames = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        frames.append(traceback)
-        traceback = traceback.tb_next
-    places = {str(entry.path) for name, entry in catalogue.entries().items() if name not in catalogue.STUDY}
-    own = [frame for frame in frames if frame.tb_frame.f_code.co_filename in places] or frames
-    code = own[-1].tb_frame.f_code
-    return f"{type(error).__name__}: {error} (in {code.co_name})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = {str(entry.path) for name, entry in catalogue.entries().items() if name not in catalogue.STUDY}
+    last = [frame for frame in frames if frame.filename in own] or frames
+    return f"{type(error).__name__}: {error} (in {last[-1].name})"

@@ -3,7 +3,8 @@
 A number that overflowed, or is not a number, is stored as None: the worst case of D1, and no reference for D2.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 CHANCE = 0.1  # ten classes, equally frequent
 BATCH = 128  # over which D2's gradient is averaged
@@ -25,6 +26,11 @@ def reference_is_valid(g_last: float | None) -> bool:
 def depth_is_used(gain: float | None) -> bool | None:
     """None where the frozen network's accuracy is not known."""
     return None if gain is None else round(gain, 9) >= D3_GAIN  # .57 - .55 is a little less than .02 in floats
+
+
+def largest(values: Sequence[float]) -> float:
+    """Not a number if any is; Python's max would hide it."""
+    return math.nan if any(map(math.isnan, values)) else max(values)
 
 
 def judged(growth: float | None, g_last: float | None, gain: float | None = None) -> dict[str, bool | None]:

@@ -66,7 +66,8 @@ def _tell_departures(section: str, names: dict[str, Any]) -> None:
     changed = params.departures(section, names)
     if changed:
         listed = ", ".join(f"`{name} = {value!r}` (there `{meant!r}`)" for name, (value, meant) in changed.items())
-        text(f"The first cell departs from set `{names['set_name']}` of profile `{names['profile']}`: {listed}.")
+        apart = " Its published numbers are of another shape and left out." if {"width", "depth"} & {*changed} else ""
+        text(f"The first cell departs from set `{names['set_name']}` of profile `{names['profile']}`: {listed}.{apart}")
 
 
 def _watch_first_cell(shell: Any, section: str) -> None:

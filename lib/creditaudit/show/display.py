@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from IPython import get_ipython
 from IPython.display import display
 from matplotlib.figure import Figure
 
@@ -85,6 +86,11 @@ def _cell(value: Any) -> str:
 
 def _escaped(text: str) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", text).replace("\n", " ")
+
+
+def in_notebook() -> bool:
+    """In a kernel, which can show one thing again and again."""
+    return getattr(get_ipython(), "kernel", None) is not None
 
 
 def _drawn(fig: Figure) -> tuple[str, bytes]:

@@ -15,6 +15,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import cost, fetch, live
 from creditaudit.runs.records import Store
+from creditaudit.show.display import in_notebook
 
 UNASKED = 240.0  # seconds that may be spent without being asked
 REDRAWN = 0.4  # seconds between two pictures of the same training
@@ -115,10 +116,3 @@ def _bring_into_view() -> None:
 
 def _shown(text: str) -> dict[str, Any]:
     return {"text/plain": text}
-
-
-def in_notebook() -> bool:
-    """In a kernel, which can show one thing again and again."""
-    from IPython import get_ipython
-
-    return getattr(get_ipython(), "kernel", None) is not None

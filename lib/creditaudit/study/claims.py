@@ -83,9 +83,13 @@ def predictions(profile: str, section: str | None = None, runs: Runs | None = No
     return [_judged(claim, runs) for claim in load_claims(PREDICTIONS) if section in (None, claim.section)]
 
 
-def published(section: str, set_name: str) -> pd.DataFrame:
-    """The study's single numbers about a section, one row each: what was measured, of which run, mean, std and n."""
+def published(section: str, set_name: str, runs: Runs) -> pd.DataFrame:
+    """The study's single numbers about a section, one row each: what was measured, of which run, mean, std and n.
+
+    None where the runs are of another shape than the set's, as after a change in the first cell.
+    """
     columns = ["method", "k", "penalty", "epochs", "metric", "layer", "mean", "std", "n", "margin", "printed", "id"]
+    shapes = {(spec.width, spec.depth) for spec in runs.specs}
     rows = [
         {
             **claim.quantity.model_dump(include={"method", "penalty", "metric", "layer"}),
@@ -98,6 +102,7 @@ def published(section: str, set_name: str) -> pd.DataFrame:
         if (claim.place, claim.kind) == (f"{section}/{set_name}", "equivalence")
         and isinstance(claim.expected, float)
         and ".cross." not in claim.id
+        and (claim.setting.width, claim.setting.depth) in shapes
     ]
     numbers = {"mean": float, "std": float, "n": int, "margin": float}  # so in a frame without rows too
     return pd.DataFrame(rows, columns=columns).astype(numbers)
