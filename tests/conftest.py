@@ -1,6 +1,8 @@
 """What several test modules share: a real browser (see tests/browser.py), and examples that CI can repeat."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,18 @@ from tests import browser as real
 settings.register_profile("ci", derandomize=True)  # the same examples each time; at a desk they are drawn anew
 if os.environ.get("CI"):
     settings.load_profile("ci")
+sys.modules["rfc3987_syntax"] = None  # nbformat's checker of IRIs: its grammar takes a second, and no notebook has one
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test K=name` imports only the modules in which the name stands: most of them wait for torch."""
+    word = config.option.keyword.lower()
+    named = not word.isidentifier() or word in f"{collection_path}\n{_text(collection_path)}".lower()
+    return None if named else True
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.match("test_*.py") else ""
 
 
 @pytest.fixture(scope="session")

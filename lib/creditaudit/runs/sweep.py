@@ -18,12 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import arrivals, cost, fetch, schedule, train, workers
+from creditaudit.runs import arrivals, cost, fetch, schedule, workers
 from creditaudit.runs.board import Board
 from creditaudit.runs.files import RecordError, Unwritable, locked, sweep_scratch
 from creditaudit.runs.records import Record, Store
@@ -84,7 +82,7 @@ def train_all(
     By `measured` records, and those of the store, the time that is left is estimated.
     """
     specs = schedule.shard(specs, *part) if part else specs
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not _has_gpu():
         raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
     if not store.missing(specs):
         return 0
@@ -110,6 +108,12 @@ def cores_in(store: Store, part: Part | None = None) -> Path:
     return store.folder.with_name(f"cores-{name}")
 
 
+def _has_gpu() -> bool:
+    import torch  # late, like `train` below: only those who train wait for it
+
+    return torch.cuda.is_available()
+
+
 def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> int:
     campaign = _Campaign(crew, missing, store, measured)
     try:
@@ -123,7 +127,7 @@ def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: 
         raise Interrupted(
             f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
             "the same command goes on, each from its last checkpoint "
-            f"(at most {train.CHECKPOINT_SECONDS:.0f} s, one epoch or the closing diagnostics of each are lost)"
+            "(at most half a minute, one epoch or the closing diagnostics of each are lost)"
         ) from None
     if campaign.failed:
         raise RunsFailed(campaign.failed, len(missing))
@@ -234,6 +238,8 @@ def _stop_signals() -> Iterator[threading.Event]:
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measured: Sequence[Record]) -> int:
     """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
+    from creditaudit.runs import train
+
     with ExitStack() as turns:
         for spec in sorted(missing, key=lambda spec: spec.key):  # in one order, or two would wait for each other
             turn = Turn(store, spec.key)
@@ -253,6 +259,8 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measur
 
 def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -> str:
     """The task of a worker: the record of one run, as text."""
+    from creditaudit.runs import train
+
     if off := differences(expected, seal()):
         raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
     spec = RunSpec(**fields)
@@ -263,14 +271,14 @@ def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -
     try:
         if profile_dir is not None:
             return arrivals.packed(train.run(spec, Store(Path(profile_dir)), report))
-        return arrivals.packed(_train_apart(spec, report))
+        return arrivals.packed(_train_apart(spec, lambda store: train.run(spec, store, report)))
     except Exception as error:
         if isinstance(error, Unwritable) and profile_dir is not None:  # nor can any other record be saved
             raise
         raise RuntimeError(f"run {spec.key} failed: {error}") from None
 
 
-def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
+def _train_apart(spec: RunSpec, train: Callable[[Store], Record]) -> Record:
     """In a folder of the worker's own: what is finished there but did not arrive is sent again, not trained again."""
     store = Store(paths.OUTPUTS / "worker" / digest(seal()))
     turn = Turn(store, spec.key)
@@ -282,7 +290,7 @@ def _train_apart(spec: RunSpec, report: train.Progress) -> Record:
             store.path(spec).unlink()
         if spec.data == "cifar10":
             _pictures()
-        return train.run(spec, store, report)
+        return train(store)
     finally:
         turn.give_back()
 
