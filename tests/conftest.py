@@ -26,6 +26,14 @@ def _text(path: Path) -> str:
     return path.read_text() if path.match("test_*.py") else ""
 
 
+LONGEST = ["test_pipeline", "test_hands", "test_faults", "test_playground", "test_live", "test_executors"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first (see --no-loadscope-reorder), lest one core waits for the other at the end."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(scope="session")
 def browser():
     with real.started() as program:

@@ -243,8 +243,8 @@ def outputs(book: nbformat.NotebookNode) -> list[dict]:
 
 def test_the_playground_page_runs_and_its_last_picture_stays(tmp_path):
     size = ', data="tiny", width=16, depth=2)'
-    changes = {'epochs=5, beside="bp")': f'epochs=2, beside="bp"{size}', "import panel, play": f"import panel, play{ONE}"}
-    shown = outputs(executed("playground", tmp_path, changes))
+    tiny = {'epochs=5, beside="bp")': f'epochs=2, beside="bp"{size}', "import panel, play": f"import panel, play{ONE}"}
+    shown = outputs(executed("playground", tmp_path, tiny))
     assert any("image/png" in data for data in shown)
     assert any("| DFA λ=0.003 | 2/2 |" in data.get("text/markdown", "") for data in shown)
 
