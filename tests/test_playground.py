@@ -16,7 +16,7 @@ from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.lab import playground, server
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import cost
+from creditaudit.runs import cost, live
 from creditaudit.runs.records import Store
 from creditaudit.show import curves
 from creditaudit.study import params, sections, setfile
@@ -33,7 +33,8 @@ def project(tmp_path, monkeypatch):
         monkeypatch.setattr(paths, name.upper(), tmp_path / name)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path / "outputs")
-    monkeypatch.setattr(cost, "cores", lambda: 1)  # a second process would only load torch once more
+    monkeypatch.setattr(cost, "cores", lambda: 1)  # a second process would only load torch once more,
+    monkeypatch.setattr(live, "warm", lambda count: None)  # and so would one that waits for a next click
     return tmp_path
 
 
