@@ -72,7 +72,7 @@ test: setup cluster  ## lint and test, offline (K=certificate: only the tests of
 	@$(MAKE) --no-print-directory browser || echo "without it the tests in a browser are skipped"
 	@$(MAKE) --no-print-directory biotorch || echo "without it the audit is not tested against BioTorch"
 	@$(PY) -m ruff check .
-	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest $(if $(K),-k "$(K)",-n auto --dist loadfile)
+	@OMP_NUM_THREADS=1 MPLBACKEND=agg $(PY) -m pytest $(if $(K),-k "$(K)",-n auto --dist loadfile --no-loadscope-reorder)
 
 lab: setup  ## open copies of the notebooks in JupyterLab, to play with (SECTION= SET= PROFILE=: that one's values)
 	@$(RUN) lab $(ONLY) $(if $(filter file,$(origin PROFILE)),,--profile "$(PROFILE)")

@@ -102,6 +102,8 @@ def served(root: Path, changes: dict[str, str]) -> Iterator[Server]:
             text = text.replace(json.dumps(old)[1:-1], json.dumps(new)[1:-1])
         path.write_text(text)
     code = "import os, sys; from creditaudit.lab import server; "
+    if hasattr(os, "sched_setaffinity"):  # more trainers would only load torch again
+        code += "os.sched_setaffinity(0, {max(os.sched_getaffinity(0))}); "
     code += "os.execve((c := server.command(server.prepare()) + sys.argv[1:])[0], c, server.environment())"
     port = _free_port()
     more = ["--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]

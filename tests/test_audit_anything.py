@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
-from torchvision import models
-from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import creditaudit
 from creditaudit import paths
@@ -22,6 +20,9 @@ from creditaudit.engine.model import ResMLP
 from creditaudit.measure import rules
 
 pytestmark = pytest.mark.filterwarnings("ignore::creditaudit.measure.audit.UnsafeReading")
+
+
+# torchvision is imported where it is needed: collecting the tests must not wait for it
 
 
 class Case:
@@ -64,6 +65,8 @@ def res_mlp() -> Case:
 
 
 def resnet18() -> Case:
+    from torchvision import models
+
     net = models.resnet18(num_classes=10)
     stem = chained([net.conv1, net.bn1, net.relu, net.maxpool])
     steps = [block for stage in (net.layer1, net.layer2, net.layer3, net.layer4) for block in stage]
@@ -71,6 +74,8 @@ def resnet18() -> Case:
 
 
 def mobilenet() -> Case:
+    from torchvision import models
+
     net = models.mobilenet_v2(num_classes=10, width_mult=0.35)
     parts = list(net.features)
     readout = chained([parts[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.classifier])
@@ -78,12 +83,16 @@ def mobilenet() -> Case:
 
 
 def convnext() -> Case:
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
     net = ConvNeXt([CNBlockConfig(16, 24, 2), CNBlockConfig(24, None, 3)], num_classes=10, layer_scale=0.5)
     stem, first, down, second = net.features
     return Case(net, pictures(), stem, [*first, down, *second], chained([net.avgpool, net.classifier]))
 
 
 def vision_transformer() -> Case:
+    from torchvision import models
+
     net = models.VisionTransformer(32, 8, 3, 2, 16, 32, num_classes=10)
     nn.init.normal_(net.heads.head.weight)  # torchvision starts it at zero, where there is no gradient
 
@@ -218,6 +227,8 @@ def post_norm() -> Case:
 
 
 def vgg() -> Case:
+    from torchvision import models
+
     net = models.VGG(models.vgg.make_layers([8, 8, 8, "M", 12, 12, "M"]), num_classes=10, init_weights=False)
     net.avgpool, net.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(12, 10)
     f = list(net.features)

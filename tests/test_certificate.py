@@ -207,13 +207,32 @@ def test_the_committed_reference_is_what_the_profile_asks_for():
 METHODS = ("bp", "fa", "dfa", "ep", "sb", "cb")
 SPECS = [RunSpec(method=method, width=16, depth=2, epochs=2, data="tiny") for method in METHODS]
 TRAIN = f"""
-from pathlib import Path
-from creditaudit.engine.spec import RunSpec
-from creditaudit.runs import train
-from creditaudit.runs.records import Store
-for method in {METHODS!r}:
-    train.run(RunSpec(method=method, width=16, depth=2, epochs=2, data="tiny"), Store(Path("outputs/quick")))
+import json, os, sys
+import torch  # once: each package is trained with in a fork
+for line in sys.stdin:
+    if child := os.fork():
+        print(os.waitpid(child, 0)[1], flush=True)
+        continue
+    package, root = json.loads(line)
+    sys.path.insert(0, os.path.dirname(package))
+    os.chdir(root)
+    from pathlib import Path
+    from creditaudit.engine.spec import RunSpec
+    from creditaudit.runs import train
+    from creditaudit.runs.records import Store
+    for method in {METHODS!r}:
+        train.run(RunSpec(method=method, width=16, depth=2, epochs=2, data="tiny"), Store(Path("outputs/quick")))
+    os._exit(0)
 """
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, "-c", TRAIN]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -232,15 +251,14 @@ def outcomes(honest: list[Record], root: Path, cpu: str | None = None) -> tuple[
     return issued.verdict, {run.key.split("-")[0] for run in issued.different}
 
 
-def train_with(package: Path, root: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", TRAIN], env=environment, capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stderr
+def train_with(package: Path, root: Path, trainer: subprocess.Popen) -> None:
+    print(json.dumps([str(package), str(root)]), file=trainer.stdin, flush=True)
+    assert trainer.stdout.readline() == "0\n"
 
 
-def test_an_honest_machine_is_certified(honest, tmp_path, monkeypatch):
+def test_an_honest_machine_is_certified(honest, trainer, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path / "outputs")
-    train_with(LIB, tmp_path)
+    train_with(LIB, tmp_path, trainer)
     assert outcomes(honest, tmp_path) == ("certified", set())
 
 
@@ -256,7 +274,7 @@ def test_an_honest_machine_is_certified(honest, tmp_path, monkeypatch):
     ],
     ids=["rule DFA", "rule FA", "seed of weights", "seed of batches", "no flip", "crop off by one"],
 )
-def test_sabotage_is_caught(honest, tmp_path, monkeypatch, file, line, changed, caught):
+def test_sabotage_is_caught(honest, trainer, tmp_path, monkeypatch, file, line, changed, caught):
     """On the CPU that made the reference, where the bits tell, and on another one, where only the tolerance does."""
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path / "outputs")
     package = tmp_path / "lib" / "creditaudit"
@@ -264,7 +282,7 @@ def test_sabotage_is_caught(honest, tmp_path, monkeypatch, file, line, changed, 
     source = (package / file).read_text()
     assert source.count(line) == 1
     (package / file).write_text(source.replace(line, changed))
-    train_with(package, tmp_path)
+    train_with(package, tmp_path, trainer)
     assert outcomes(honest, tmp_path) == ("differs", caught)
     verdict, different = outcomes(honest, tmp_path, cpu="another")
     assert verdict == "differs" and caught - set(AMPLIFYING) <= different <= caught

@@ -126,6 +126,8 @@ def loaded(tmp_path: Path, *entries: dict, place: str = "depth_ladder/d256_L4") 
         ({"quantity": {"metric": "h_norm", "method": "dfa", "layer": 5}}, r"layer 5 is outside 0\.\.4"),
         ({"quantity": {"metric": "gamma_at", "method": "dfa", "layer": 4}}, r"layer 4 is outside 0\.\.3"),
         ({"quantity": {"metric": "test_accuracy", "method": "dfa", "k": 5}}, r"k = 5 is outside 0\.\.4"),
+        ({"quantity": CELL["quantity"] | {"settings": {"sweeps": 9}}}, "cell.*dfa has no 'sweeps'"),
+        ({"quantity": CELL["quantity"] | {"method": "ep", "settings": {"sweeps": 10**9}}}, "cell.*sweeps = 1000000000"),
         ({"any_epochs": True}, "only a shape"),
         ({"kind": "exact", "std": None}, "without training"),
         ({"kind": "effect", "std": None}, "needs 'direction'"),

@@ -27,7 +27,7 @@ from creditaudit.runs.records import Store
 from creditaudit.runs.turns import Turn
 
 SHORT = {"width": 16, "depth": 2, "epochs": 2, "data": "tiny", "batch": 64}
-LONG = SHORT | {"epochs": 250}  # some seconds
+LONG = SHORT | {"epochs": 60}  # about a second
 
 
 def numbers(store: Store, spec: RunSpec) -> str:
@@ -327,6 +327,7 @@ def test_a_killed_worker_loses_nothing_and_a_stranger_gets_no_work(tmp_path, clu
     cluster.worker("stranger", lock="another one")
     campaign = Campaign(specs, store, cluster)
     until(lambda: list(killed.glob("outputs/worker/*/.turns/*")), "a run in progress")
+    first.send_signal(signal.SIGSTOP)  # it must still be at it then
     cluster.worker("other")  # joins late, and is given work
     until(lambda: list(other.glob("outputs/worker/*/.turns/*")), "work for the late one")
     first.send_signal(signal.SIGKILL)

@@ -17,6 +17,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.lab import playground, server
 from creditaudit.lab.panel import Panel
 from creditaudit.mistakes import Mistake
+from creditaudit.runs import cost, live
 from creditaudit.runs.records import Store
 from creditaudit.show import curves
 from creditaudit.study import params, sections, setfile
@@ -33,6 +34,8 @@ def project(tmp_path, monkeypatch):
         monkeypatch.setattr(paths, name.upper(), tmp_path / name)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path / "outputs")
+    monkeypatch.setattr(cost, "cores", lambda: 1)  # a second process would only load torch once more,
+    monkeypatch.setattr(live, "warm", lambda count: None)  # and so would one that waits for a next click
     return tmp_path
 
 
@@ -217,6 +220,9 @@ def test_every_page_that_the_start_page_leads_to_is_there():
     )
 
 
+ONE = "\nfrom creditaudit.runs import cost\ncost.cores = lambda: 1"  # as in `project`
+
+
 def executed(name: str, folder: Path, changes: dict[str, str]) -> nbformat.NotebookNode:
     """A tutorial in a kernel, as a person runs it, at the size of a test."""
     book = nbformat.read(paths.ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
@@ -239,13 +245,15 @@ def outputs(book: nbformat.NotebookNode) -> list[dict]:
 
 def test_the_playground_page_runs_and_its_last_picture_stays(tmp_path):
     size = ', data="tiny", width=16, depth=2)'
-    shown = outputs(executed("playground", tmp_path, {'epochs=5, beside="bp")': f'epochs=2, beside="bp"{size}'}))
+    tiny = {'epochs=5, beside="bp")': f'epochs=2, beside="bp"{size}', "import panel, play": f"import panel, play{ONE}"}
+    shown = outputs(executed("playground", tmp_path, tiny))
     assert any("image/png" in data for data in shown)
     assert any("| DFA λ=0.003 | 2/2 |" in data.get("text/markdown", "") for data in shown)
 
 
 def test_the_tutorial_on_rules_runs_top_to_bottom(tmp_path):
     tiny = {'"width": 256, "depth": 4, "epochs": 3': '"width": 16, "depth": 2, "epochs": 1', '"cifar10"': '"tiny"'}
+    tiny |= {"show.start()": f"show.start(){ONE}"}
     texts = [data.get("text/markdown", "") for data in outputs(executed("your_own_rule", tmp_path, tiny))]
     (beside,) = [text for text in texts if "| State Bridge |" in text]
     assert "| DRTP |" in beside and "| sign-symmetric |" in beside

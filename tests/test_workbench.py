@@ -15,7 +15,7 @@ from creditaudit.engine.spec import RunSpec
 from creditaudit.lab import rulefile
 from creditaudit.lab.workbench import Workbench
 from creditaudit.measure import rulecheck
-from creditaudit.runs import records, train
+from creditaudit.runs import cost, records, train
 from creditaudit.runs.files import RecordError
 from creditaudit.runs.records import Store
 
@@ -106,6 +106,7 @@ class Loaded(Targets):
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     monkeypatch.setenv(catalogue.VARIABLE, "")
+    monkeypatch.setattr(cost, "cores", lambda: 1)  # a second process would only load torch once more
     records._say_once.cache_clear()
     yield tmp_path
     monkeypatch.undo()

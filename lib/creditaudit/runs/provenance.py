@@ -1,4 +1,4 @@
-"""What made a number: code, versions, machine. Apart from `records`, because it has to ask torch."""
+"""What made a number: code, versions, machine."""
 
 import platform
 import subprocess
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from creditaudit import paths
 from creditaudit.runs.seal import code_digest
@@ -16,6 +15,8 @@ from creditaudit.runs.seal import code_digest
 @cache
 def provenance() -> dict[str, Any]:
     """What made this number: code, versions, machine."""
+    import torch  # late: a campaign that hands its runs out can do without
+
     return {
         "commit": _git("rev-parse", "HEAD") or "unknown",
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", "lib")),
@@ -23,7 +24,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
-        "cpu": _cpu_name(),
+        "cpu": _cpu_name(torch.backends.cpu.get_cpu_capability()),
         "device": "cpu",
     }
 
@@ -36,9 +37,8 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _cpu_name() -> str:
+def _cpu_name(capability: str) -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    capability = torch.backends.cpu.get_cpu_capability()
     return f"{names[0] if names else platform.processor()} ({capability})"

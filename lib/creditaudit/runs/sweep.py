@@ -18,12 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import arrivals, cost, fetch, schedule, train, workers
+from creditaudit.runs import arrivals, cost, fetch, schedule, workers
 from creditaudit.runs.board import Board
 from creditaudit.runs.files import RecordError, Unwritable, checked_text, locked, sweep_scratch
 from creditaudit.runs.records import Record, Store
@@ -83,7 +81,7 @@ def train_all(
     Of several parts of one campaign each may have these cores to itself. By `measured` records, and those of the
     store, the time that is left is estimated.
     """
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not _has_gpu():
         raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
     missing = store.missing(specs)
     if not missing:
@@ -107,6 +105,12 @@ def cores_in(store: Store, part: Part | None = None) -> Path:
     return store.folder.with_name(f"cores-{name}")
 
 
+def _has_gpu() -> bool:
+    import torch  # late, like `train` below: only those who train wait for it
+
+    return torch.cuda.is_available()
+
+
 def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: Sequence[Record]) -> int:
     campaign, stopped = _Campaign(crew, missing, store, measured), threading.Event()
     # Ctrl-C, and SIGTERM where the command turns it into one, are only noted: nothing is torn in the middle
@@ -122,7 +126,7 @@ def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: 
         raise Interrupted(
             f"stopped: {len(missing) - left} of {len(missing)} runs finished, {left} left; "
             "the same command goes on, each from its last checkpoint "
-            f"(at most {train.CHECKPOINT_SECONDS:.0f} s, one epoch or the closing diagnostics of each are lost)"
+            "(at most half a minute, one epoch or the closing diagnostics of each are lost)"
         ) from None
     if campaign.failed:
         raise RunsFailed(campaign.failed, len(missing))
@@ -213,6 +217,8 @@ class _Campaign:
 
 def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measured: Sequence[Record]) -> int:
     """On a GPU: one process, runs that differ only in seed and lambda stacked. Not tested on a GPU."""
+    from creditaudit.runs import train
+
     with ExitStack() as turns:
         for spec in sorted(missing, key=lambda spec: spec.key):  # in one order, or two would wait for each other
             turn = Turn(store, spec.key)
@@ -232,6 +238,8 @@ def _train_stacked(missing: Sequence[RunSpec], store: Store, device: str, measur
 
 def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -> str:
     """The task of a worker: the record of one run, as text."""
+    from creditaudit.runs import train
+
     if off := differences(expected, seal()):
         raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
     spec, here = RunSpec(**fields), profile_dir is not None
@@ -256,6 +264,8 @@ def _train_apart(spec: RunSpec) -> Record:
             store.path(spec).unlink()
         if spec.data == "cifar10":
             _pictures()
+        from creditaudit.runs import train
+
         return train.run(spec, store, workers.report)
     finally:
         turn.give_back()

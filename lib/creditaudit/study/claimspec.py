@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from creditaudit import paths
-from creditaudit.engine.settings import Normalise
+from creditaudit.engine.settings import Normalise, departures
 from creditaudit.engine.spec import Method
 from creditaudit.mistakes import Mistake
 from creditaudit.runs import yamlfile
@@ -69,6 +69,8 @@ class Quantity(Strict):
         for name, needed in (("layer", metric.layer is not None), ("method", metric.source == "run")):
             if needed != (getattr(self, name) is not None):
                 raise ValueError(f"metric {self.metric!r} {'needs a' if needed else 'takes no'} {name}")
+        if self.method is not None:
+            departures(self.method, self.settings)  # refuses what its rule does not have
         return self
 
     @property
