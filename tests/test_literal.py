@@ -24,7 +24,7 @@ def test_a_run_leaves_a_record_and_resumes_to_the_same_bits(network, method, tmp
     whole = train.run(spec, Store(tmp_path / "whole"))
     store = Store(tmp_path / "cut")
 
-    def pull_the_plug(_, epoch, __):
+    def pull_the_plug(_, epoch):
         if epoch == 2:
             raise KeyboardInterrupt
 

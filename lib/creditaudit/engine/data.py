@@ -47,7 +47,10 @@ def load(name: str, train_size: int | None = None, test_size: int | None = None,
 
     For validation the last training pictures stand in for the test pictures, which nobody then sees.
     """
-    train_images, train_labels, test_images, test_labels = {"cifar10": _read_cifar10, "tiny": _read_tiny}[name]()
+    readers = {"cifar10": _read_cifar10, "tiny": _read_tiny}
+    if name not in readers:
+        raise ValueError(f"data: {name!r} is none of {', '.join(readers)}")
+    train_images, train_labels, test_images, test_labels = readers[name]()
     if validation:
         kept, held = slice(None, -HELD_OUT[name]), slice(-HELD_OUT[name], None)
         test_images, test_labels = train_images[held], train_labels[held]
