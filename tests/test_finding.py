@@ -65,6 +65,12 @@ def test_an_open_finding_of_no_runs_at_all_names_the_command():
     assert "do not decide it" in render("None", "", none).text
 
 
+def test_a_finding_of_what_the_first_cell_does_not_ask_for_is_open():
+    found = render('gain["dfa"].below(0); gain["ep"].above(2)', BODY, NAMES)
+    assert found.state == "open" and "'ep'" in found.text
+    assert render('any(gain[m].above(2) for m in ["ep"])', BODY, NAMES).state == "open"
+
+
 # ---- predicates --------------------------------------------------------------------------------------------
 
 

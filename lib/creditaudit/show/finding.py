@@ -25,6 +25,7 @@ Truth = bool | None
 
 FAILS = "*These runs do not show it.*\n\n{quoted}\n\nNot so: {wrong}."
 ABSENT = "runs are missing; `make train PROFILE={profile}` trains them."
+UNASKED = "*Open: nothing here has {key!r}, of which this finding tells; the first cell can ask for it.*"
 UNDECIDED = "the runs at hand do not decide it."
 
 _JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # it writes markdown, not HTML
@@ -48,7 +49,13 @@ def render(line: str, body: str, namespace: Mapping[str, Any]) -> Finding:
     """Decide the predicates in `line` and write `body` accordingly; the namespace is only read."""
     names, template = dict(namespace), _JINJA.from_string(body.strip())
     nodes = _predicates(line)
-    predicates = {source: _decide(node, source, names) for source, node in nodes.items()}
+    predicates: dict[str, Truth] = {}
+    for source, node in nodes.items():
+        try:
+            predicates[source] = _decide(node, source, names)
+        except KeyError as error:  # a value was taken out of the first cell
+            key = error.args[0]
+            return Finding("open", UNASKED.format(key=key), predicates | {source: None})
     source_of = {answer: [s for s, each in predicates.items() if each is answer] for answer in (False, None)}
     if source_of[False]:
         quoted = "\n".join(f"> {text}".rstrip() for text in template.render(names).splitlines())
