@@ -47,6 +47,7 @@ def test_otherwise_it_is_open_and_the_body_waits():
     assert found.text.count("\n") == 0
     assert found.text == f"*Open: is {NAMES['one']} above 2?*"
     assert f"{NAMES['one']} within 0 to 9?" in render("one.within(0, 9)", "", NAMES).text
+    assert render("one.within(*[0, 9])", "", NAMES).text == render("one.within(0, 9)", "", NAMES).text
 
 
 def test_an_open_finding_names_the_missing_runs():

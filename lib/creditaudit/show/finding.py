@@ -150,6 +150,7 @@ def _asked(node: ast.expr, names: dict[str, Any]) -> tuple[int, str]:
     """How many seeds a predicate asks, and what of which number; of one that is other code neither is known."""
     match node:
         case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" | "within" as verb), args=args):
-            of, lines = _evaluate(subject, names), [f"{_evaluate(line, names)}" for line in args]
-            return getattr(of, "n", -1), f"{of} {verb} {' to '.join(lines)}"
+            lines = ast.copy_location(ast.Tuple(args, ast.Load()), node)  # one of them may be starred
+            of, asked = _evaluate(subject, names), map(str, _evaluate(lines, names))
+            return getattr(of, "n", -1), f"{of} {verb} {' to '.join(asked)}"
     return -1, ""
