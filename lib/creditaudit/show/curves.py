@@ -131,7 +131,7 @@ def _finish(ax: Axes, name: str, curves: Sequence[Curve], ends: list[tuple]) -> 
             ax.set_ylim((low * high) ** 0.5 / 10**0.5, (low * high) ** 0.5 * 10**0.5)
     floor = rules.D2_FLOOR
     if name == "g_norm" and curves and ax.get_ylim()[0] < 10 * floor:
-        style.reference_line(ax, floor, "frozen")
+        style.reference_line(ax, floor)
         ax.annotate("D2", (0, floor), xycoords=ax.get_yaxis_transform(), fontsize=8, color=style.MUTED, va="bottom")
     style.label_ends(ax, ends)
 

@@ -151,6 +151,10 @@ def _asked(node: ast.expr, names: dict[str, Any]) -> tuple[int, str]:
     match node:
         case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" | "within" as verb), args=args):
             lines = ast.copy_location(ast.Tuple(args, ast.Load()), node)  # one of them may be starred
-            of, asked = _evaluate(subject, names), map(str, _evaluate(lines, names))
+            of, asked = _evaluate(subject, names), map(_shown, _evaluate(lines, names))
             return getattr(of, "n", -1), f"{of} {verb} {' to '.join(asked)}"
     return -1, ""
+
+
+def _shown(line: Any) -> str:
+    return f"{line:.3g}" if isinstance(line, float) else str(line)

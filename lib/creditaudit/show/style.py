@@ -114,15 +114,16 @@ def figure(columns: int = 1, height: float = 3.2, rows: int = 1, **options: Any)
 
 def chance_line(ax: Axes, label: bool = True) -> None:
     """Named below the line: a method that learns nothing runs along it."""
-    reference_line(ax, CHANCE, "chance")
+    reference_line(ax, CHANCE, faint=True)
     if label:
         place = {"xy": (0, CHANCE), "xycoords": ax.get_yaxis_transform(), "xytext": (3, -4)}
         ax.annotate("chance", **place, textcoords="offset points", va="top", color=MUTED, fontsize=8)
 
 
-def reference_line(ax: Axes, y: float, kind: str, colour: str | None = None) -> None:
+def reference_line(ax: Axes, y: float, faint: bool = False) -> None:
     """A horizontal line behind the data."""
-    ax.axhline(y, color=colour or look(kind).colour, linestyle=look(kind).line, linewidth=1.1, zorder=1)
+    line = look("chance" if faint else "frozen")
+    ax.axhline(y, color=line.colour, linestyle=line.line, linewidth=1.1, zorder=1)
 
 
 def label_ends(ax: Axes, ends: Iterable[tuple[float, float, str, str]], gap: float = 10.5) -> None:
