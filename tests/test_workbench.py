@@ -37,6 +37,13 @@ class Targets(DirectFeedback):
         return Credit(signed(onehot(self.tape)), self.feedback[:, l])
 
 
+class Flipped(Targets):
+    name = "flipped"
+
+    def block(self, l: int) -> Credit:
+        return super().block(l).scaled(-1.0)
+
+
 class Shaped(Targets):
     name = "shaped"
 
@@ -135,6 +142,12 @@ def test_what_cannot_be_trained_is_refused(rule, check):
 @pytest.mark.parametrize(("rule", "check"), [(Silent, "not zero"), (Disguised, "not BP")])
 def test_what_would_train_without_a_word_is_named(rule, check):
     assert [each.name for each in Workbench(rule, **TINY).found if not each.passed] == [check]
+
+
+@pytest.mark.parametrize("rules", [(Targets, Flipped), (Flipped, Targets)])
+def test_a_rule_may_inherit_from_another_of_the_notebook(rules):
+    assert [Workbench(rule, **TINY).method for rule in rules] == [rule.name for rule in rules]
+    assert catalogue.label("flipped") == "flipped" and catalogue.label("targets") == "targets"
 
 
 def test_code_that_fails_is_named_with_its_place():
