@@ -258,6 +258,28 @@ def test_a_compiled_model_is_audited_as_it_was_written(how):
     assert seen.h_norm == expected.h_norm and seen.g_norm == expected.g_norm
 
 
+class Padded(nn.Module):
+    """Torch's own encoder with its defaults: without gradients it would hand on nested tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True), 2)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x, mask):
+        return self.head(self.encoder(x, src_key_padding_mask=mask)[:, 0])
+
+
+def test_a_padding_mask_is_heeded_and_the_fast_path_is_back_afterwards():
+    net, x, y = made(Padded), torch.randn(8, 6, WIDTH), torch.arange(8)
+    mask = torch.arange(6).expand(8, -1) >= torch.tensor([6, 4, 4, 4, 3, 3, 6, 6])[:, None]
+    seen, h = creditaudit.audit(net, {"x": x, "mask": mask}, y), [x]
+    for layer in net.eval().encoder.layers:
+        h.append(layer(h[-1], src_key_padding_mask=mask))
+    assert seen.h_norm == pytest.approx([state.flatten(1).norm(dim=1).median().item() for state in h], rel=1e-4)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 class Sign(torch.autograd.Function):
     """A straight-through estimator: a step, with the backward of a line."""
 

@@ -25,15 +25,20 @@ HELD = 1e-5
 
 @contextmanager
 def as_it_was(model: nn.Module) -> Iterator[None]:
-    """In eval mode and with gradients, whatever surrounds it; afterwards every module has its own mode back."""
-    modes = {module: module.training for module in model.modules()}
+    """In eval mode and with gradients, whatever surrounds it; afterwards every module has its own mode back.
+
+    Torch's fast path of attention would skip the blocks' own forward, or hand on nested tensors.
+    """
+    modes, fast = {module: module.training for module in model.modules()}, torch.backends.mha.get_fastpath_enabled()
     compiles = "torch._dynamo" in sys.modules  # compiled code would not see that it is watched
     eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
     model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.inference_mode(False), torch.enable_grad(), eager:
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         model.train(modes[model])  # for modules that do more than set a flag
         for module, mode in modes.items():
             module.training = mode
