@@ -104,6 +104,46 @@ def test_a_model_that_is_no_function_of_one_sample_is_refused(kind, said):
         audited(made(kind))
 
 
+@pytest.mark.parametrize("sizes", [[1, 23], [1] * 24])
+def test_a_first_batch_of_one_sample_hides_no_mixing(sizes):
+    net, x, y = made(OfTheBatch), torch.randn(24, WIDTH), torch.arange(24) % 10
+    with pytest.raises(AuditError, match="samples beside it"):
+        creditaudit.audit(net, list(zip(x.split(sizes), y.split(sizes), strict=True)))
+
+
+class Detached(Net):
+    def readout(self, h):
+        return super().readout(h.detach())
+
+
+@pytest.mark.parametrize("size", [1, 30, 128])
+def test_differences_are_taken_from_all_batches(size):
+    """The first samples have another gradient than the rest: a reading from them alone would be off by far."""
+    net, twin, x, y = made(Detached), made(Net), torch.randn(300, WIDTH), torch.zeros(300).long()
+    with torch.no_grad():
+        for each in (net, twin):
+            each.head.bias[0] += 4
+    y[:64] = 1
+    pairs = list(zip(x.split(size), y.split(size), strict=True))
+    seen, true = creditaudit.audit(net, pairs), creditaudit.audit(twin, x, y)
+    assert seen.reference == "differences" and seen.g_norm == pytest.approx(true.g_norm, rel=0.3)
+    assert any("64 of the samples" in note for note in seen.notes)
+
+
+def test_batches_of_sequences_of_several_lengths_are_measured_together():
+    class Long(Detached):
+        def forward(self, x, scale):
+            return super().forward(scale * x.mean(1))
+
+    net, generator = made(Long), torch.Generator().manual_seed(1)
+    batches = [
+        {"x": torch.randn(n, t, WIDTH, generator=generator), "scale": 1.0, "y": torch.arange(n)}
+        for n, t in ((1, 3), (4, 5), (6, 3))
+    ]
+    seen = creditaudit.audit(net, batches)
+    assert seen.n == 11 and seen.reference == "differences" and seen.g_norm > 0
+
+
 class Convolutional(nn.Module):
     """Two blocks after a stem; `forward` of the children decides what goes where."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from creditaudit.measure import differences, inputs
-from creditaudit.measure.conditions import as_it_was, find_path
+from creditaudit.measure.conditions import LOOK, as_it_was, find_path
 from creditaudit.measure.differences import Losses
 from creditaudit.measure.inputs import AuditError, Batch
 from creditaudit.measure.passage import Path
@@ -98,9 +98,9 @@ def alignment(
     """
     inputs.check_model(model)
     with as_it_was(model):
-        given = list(inputs.batches(model, x, y))
-        path = find_path(model, blocks, given[0])
-        reference = differences.check(model, path, given[0])
+        look, given = inputs.opening(inputs.batches(model, x, y), LOOK)
+        path = find_path(model, blocks, look)
+        reference = differences.check(model, path, look)
         by_autograd = reference.last and reference.lower
         sheets, n = [], 0
         for batch in given:

@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from creditaudit.measure import differences, inputs, rules
-from creditaudit.measure.conditions import as_it_was, find_path
-from creditaudit.measure.inputs import BATCH, HALF, Batch
+from creditaudit.measure.conditions import LOOK, as_it_was, find_path
+from creditaudit.measure.inputs import BATCH, HALF, Batch, Sample
 from creditaudit.measure.passage import Passage, Path
 from creditaudit.measure.rules import D1_LIMIT, D2_FLOOR, D3_GAIN
 
@@ -147,18 +146,20 @@ def audit(
     inputs.check_model(model)
     frozen = inputs.fraction(frozen_accuracy, "frozen_accuracy")
     with as_it_was(model):
-        given = inputs.batches(model, x, y)
-        first = next(given)
-        path = find_path(model, blocks, first)
-        reference = differences.check(model, path, first)
-        parts = [_examine(model, path, batch, reference) for batch in chain([first], given)]
-        g_norms = _gradient_norms(model, path, first, reference, torch.cat([part[1] for part in parts], -1))
+        look, given = inputs.opening(inputs.batches(model, x, y), LOOK)
+        path = find_path(model, blocks, look)
+        reference, sample, parts = differences.check(model, path, look), Sample(differences.SAMPLES), []
+        for batch in given:
+            parts.append(_examine(model, path, batch, reference))
+            if not (reference.last and reference.lower):
+                sample.add(batch)
+        g_norms = _gradient_norms(model, path, sample, reference, torch.cat([part[1] for part in parts], -1))
     h, hits = (torch.cat([part[i] for part in parts], -1) for i in (0, 2))
     h_norm, shapes, types = h.median(1).values, parts[0][3], set().union(*(part[4] for part in parts))
     states = _states(path, h_norm.tolist(), shapes, [norm / BATCH for norm in g_norms])
     growths = [state.growth for state in states if state.growth is not None]
     by_rms = [state.growth_rms for state in states if state.growth_rms is not None]
-    notes = _notes(path, reference, types, bool(growths))
+    notes = _notes(path, reference, types, bool(growths), min(len(hits), differences.SAMPLES))
     for note in notes:
         warnings.warn(note, UnsafeReading, stacklevel=2)
     accuracy = hits.double().mean().item()
@@ -210,16 +211,16 @@ def _examine(model: nn.Module, path: Path, batch: Batch, reference: differences.
 
 
 def _gradient_norms(
-    model: nn.Module, path: Path, first: Batch, reference: differences.Reference, g: Tensor
+    model: nn.Module, path: Path, sample: Sample, reference: differences.Reference, g: Tensor
 ) -> list[float]:
-    """Medians; by differences on the first samples where autograd returns something else than the gradient."""
+    """Medians; by differences on some samples where autograd returns something else than the gradient."""
     norms, last = g.median(1).values.tolist(), len(g) - 1
     wrong = ([] if reference.lower else list(range(last))) + ([] if reference.last else [last])
     if wrong:
-        losses = differences.Losses(model, path, first.part(0, differences.SAMPLES))
+        losses = [differences.Losses(model, path, batch) for batch in sample.batches]
         for l in wrong:
             count = differences.DIRECTIONS if l == last else differences.LOWER_DIRECTIONS
-            norms[l] = differences.gradient_norms(losses, l, count).median().item()
+            norms[l] = torch.cat([differences.gradient_norms(each, l, count) for each in losses]).median().item()
     return norms
 
 
@@ -235,7 +236,9 @@ def _states(path: Path, h: list[float], shapes: list[torch.Size], g: list[float]
     return states
 
 
-def _notes(path: Path, reference: differences.Reference, types: set[torch.dtype], has_stages: bool) -> list[str]:
+def _notes(
+    path: Path, reference: differences.Reference, types: set[torch.dtype], has_stages: bool, sampled: int
+) -> list[str]:
     wrong = "what autograd returns {} is not the gradient of the loss, as where a library replaces backward"
     half = sorted(str(kind).removeprefix("torch.") for kind in types & HALF)
     notes = []
@@ -243,7 +246,7 @@ def _notes(path: Path, reference: differences.Reference, types: set[torch.dtype]
         why = reference.reason or f"it is off by {reference.mismatch:.2g} times the gradient"
         notes.append(
             f"{wrong.format('at the last state')}: {why}. D2 is measured by differences of the loss along random "
-            f"directions on up to {differences.SAMPLES} samples"
+            f"directions on {sampled} of the samples"
         )
     elif not reference.lower:
         notes.append(
