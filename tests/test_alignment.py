@@ -123,6 +123,8 @@ def test_a_credit_has_the_shape_of_one_side_of_a_block_that_changes_it():
         ([torch.zeros(6, 9)] * 3, "neither"),
         ([None] * 3, "must be a tensor"),
         (3, "one tensor per call"),
+        (lambda x: [x], "f\\(x, y\\)"),
+        (lambda x, y: None, "returned a NoneType"),
     ],
 )
 def test_credits_that_do_not_fit_are_refused(credits, said):

@@ -399,6 +399,11 @@ class Bag(nn.Module):
         ({"blocks": []}, "empty"),
         ({"x": X.long().abs(), "model": Bag(), "blocks": ["embed"]}, "tokens"),
         ({"blocks": linear()}, "pass a list of modules"),
+        ({"blocks": "blocks.0"}, "is a str"),
+        ({"blocks": ["blocks"]}, r"not called.*'blocks.0', 'blocks.1'"),
+        ({"model": nn.Sequential(nn.LazyLinear(16), linear(), nn.Linear(16, 10)), "blocks": None}, "lazy layers"),
+        ({"model": linear().to("meta")}, "model is on the meta device"),
+        ({"x": X.to("meta")}, "x or y is on the meta device"),
         ({"model": torch.relu}, "modules of an nn.Module"),
         ({"x": X[:, :5]}, "does not run on the given"),
         ({"y": None}, "y is missing"),
@@ -413,7 +418,7 @@ class Bag(nn.Module):
 )
 def test_what_cannot_be_audited_is_refused_in_a_sentence(arguments, said):
     arguments = {"model": Residual([linear(), linear()], nn.Identity()), "x": X, "y": Y} | arguments
-    if isinstance(arguments["model"], nn.Sequential):
+    if isinstance(arguments["model"], nn.Sequential) and "blocks" not in arguments:
         arguments["blocks"] = list(arguments["model"][0].blocks)
     with pytest.raises((TypeError, ValueError), match=said):
         creditaudit.audit(**arguments)
@@ -441,3 +446,9 @@ class Towers(nn.Module):
 def test_classes_of_equal_count_are_not_guessed_between():
     with pytest.raises(ValueError, match=r"left.0 .*right.0 .*blocks="):
         creditaudit.audit(Towers(), X, Y)
+
+
+@pytest.mark.parametrize("audits", [[], creditaudit.audit, {"mine": 3}])
+def test_a_table_of_what_is_no_mapping_of_audits_is_refused(audits):
+    with pytest.raises(ValueError, match="audits by name"):
+        creditaudit.reporting_table(audits)

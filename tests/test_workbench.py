@@ -11,7 +11,7 @@ from creditaudit.engine.catalogue import RuleError
 from creditaudit.engine.credit import CLASSES, Credit, Rule, onehot, output_gradient
 from creditaudit.engine.credit.dfa import DirectFeedback
 from creditaudit.engine.network import carried
-from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.lab import rulefile
 from creditaudit.lab.workbench import Workbench
 from creditaudit.measure import rulecheck
@@ -102,6 +102,27 @@ class Broken(Targets):
         return self.feedbak[l]
 
 
+class Coarse(Targets):
+    name = "coarse"
+
+    def block(self, l: int) -> Credit:
+        return Credit(onehot(self.tape).float() @ self.feedback[:, l].float())
+
+
+class Bare(Targets):
+    name = "bare"
+
+    def block(self, l: int) -> torch.Tensor:
+        return onehot(self.tape) @ self.feedback[:, l]
+
+
+class Headless(Rule):
+    name = "headless"
+
+    def block(self, l: int) -> Credit:
+        return Credit(self.tape.h[l + 1])
+
+
 class Loaded(Targets):
     name = "loaded"
 
@@ -132,7 +153,13 @@ def test_feedback_alignment_with_the_blocks_own_jacobians_is_bp():
 
 @pytest.mark.parametrize(
     ("rule", "check"),
-    [(Shaped, "shape"), (Wild, "finite"), (Forgetful, "keeps its state"), (Mixing, "runs do not mix")],
+    [
+        (Shaped, "shape"),
+        (Coarse, "precision"),
+        (Wild, "finite"),
+        (Forgetful, "keeps its state"),
+        (Mixing, "runs do not mix"),
+    ],
 )
 def test_what_cannot_be_trained_is_refused(rule, check):
     with pytest.raises(RuleError, match=f"the check '{check}' fails"):
@@ -153,6 +180,18 @@ def test_a_rule_may_inherit_from_another_of_the_notebook(rules):
 def test_code_that_fails_is_named_with_its_place():
     with pytest.raises(RuleError, match=r"'broken' fails on a small network: AttributeError.*in block"):
         Workbench(Broken, **TINY)
+
+
+@pytest.mark.parametrize(("rule", "said"), [(Bare, r"returns a Tensor.*Credit\("), (Headless, "no `embed`")])
+def test_an_answer_that_is_no_credit_is_refused(rule, said):
+    with pytest.raises(RuleError, match=said):
+        Workbench(rule, **TINY)
+
+
+@pytest.mark.parametrize("seeds", [7, [], "42"])
+def test_seeds_that_are_none_are_refused(seeds):
+    with pytest.raises(SpecError, match="a list of at least one"):
+        Workbench(Targets, seeds=seeds, **TINY)
 
 
 @pytest.mark.parametrize("name", ["dfa", "My rule", "", 3])

@@ -7,8 +7,9 @@ The null is that of directions drawn sample by sample; feedback that all samples
 Where autograd does not return the gradient, all of this is measured by differences of the loss.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def _of_batch(credits: Credits, batch: Batch, start: int, path: Path) -> list[Te
     if credits is None:
         return None
     if callable(credits):
-        found = list(credits(batch.arguments[0] if batch.arguments else batch.named, batch.y))
+        found = _answer(credits, batch.arguments[0] if batch.arguments else batch.named, batch.y)
     elif isinstance(credits, Sequence):
         found = [each[start : start + len(batch)] if isinstance(each, Tensor) else each for each in credits]
     else:
@@ -136,6 +137,18 @@ def _of_batch(credits: Credits, batch: Batch, start: int, path: Path) -> list[Te
                 f"the credit of {name} must be a tensor with a row per picture ({len(batch)}); it is {seen}"
             )
     return [credit.detach().double() for credit in found]
+
+
+def _answer(credits: Callable, x: Any, y: Tensor) -> list[Any]:
+    try:
+        inspect.signature(credits).bind(x, y)
+    except TypeError as error:
+        raise AuditError(f"credits is called with (x, y) and does not take them ({error}): let it be f(x, y)") from None
+    except ValueError:  # of a builtin nothing is known
+        pass
+    if not isinstance(found := credits(x, y), Iterable):
+        raise AuditError(f"credits returned a {type(found).__name__}: let it return one tensor per call of a block")
+    return list(found)
 
 
 class _Sheet:

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from creditaudit.measure import differences, inputs, rules
 from creditaudit.measure.conditions import LOOK, as_it_was, find_path
-from creditaudit.measure.inputs import BATCH, HALF, Batch, Sample
+from creditaudit.measure.inputs import BATCH, HALF, AuditError, Batch, Sample
 from creditaudit.measure.passage import Passage, Path
 from creditaudit.measure.rules import D1_LIMIT, D2_FLOOR, D3_GAIN
 
@@ -180,6 +180,10 @@ def audit(
 def reporting_table(audits: Mapping[str, Audit]) -> "pd.DataFrame":
     """One row per model, ready for `.to_latex(index=False, escape=True)`."""
     import pandas as pd
+
+    if not isinstance(audits, Mapping) or not all(isinstance(seen, Audit) for seen in audits.values()):
+        kind = type(audits).__name__
+        raise AuditError(f"reporting_table takes audits by name, {{'mine': audit(model, x, y)}}; this is a {kind}")
 
     rows = {
         name: {

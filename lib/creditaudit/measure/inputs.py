@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset
 
 from creditaudit.mistakes import Mistake
@@ -78,6 +79,8 @@ class Batch:
 def check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise AuditError(f"model is a {type(model).__name__}: audit watches the modules of an nn.Module")
+    if any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+        raise AuditError("the model has lazy layers without weights: run it once on a batch, model(x), then audit it")
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise AuditError("the model was built under torch.inference_mode, so it has no gradients: build it outside")
 
@@ -85,6 +88,8 @@ def check_model(model: nn.Module) -> None:
 def batches(model: nn.Module, x: Any, y: Tensor | None) -> Iterator[Batch]:
     """Batches of at most 128 on the model's device: from tensors, from a mapping of keywords, from a loader's pairs."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if device.type == "meta":
+        raise AuditError("the model is on the meta device, where tensors hold no numbers: load its weights first")
     found = False
     for batch in _given(x, y):
         for start in range(0, len(batch), BATCH):
@@ -161,7 +166,7 @@ def _given(x: Any, y: Tensor | None) -> Iterator[Batch]:
             many = f" of {len(item)}" if isinstance(item, tuple | list) else ""
             raise AuditError(
                 f"the loader gives a {type(item).__name__}{many}: audit takes pairs (x, y), or mappings with "
-                f"{LABELS[0]!r}; for ((x, y) for x, y, *_ in loader) passes on the first two"
+                f"{LABELS[0]!r}; pass ((x, y) for x, y, *_ in loader) where it gives more"
             )
 
 
@@ -188,6 +193,8 @@ def _checked(x: Any, y: Tensor | None) -> Batch:
     if not len(y) or not tensors or len(tensors[0]) != len(y):
         counted = len(tensors[0]) if tensors else 0
         raise AuditError(f"{counted} pictures and {len(y)} labels: there must be as many of each, and at least one")
+    if any(tensor.is_meta for tensor in tensors) or y.is_meta:
+        raise AuditError("x or y is on the meta device, where tensors hold no numbers: pass them from the CPU or a GPU")
     if any(tensor.is_floating_point() and not tensor.isfinite().all() for tensor in tensors):
         raise AuditError("x holds values that are not finite: what fails would be the pictures, not the model")
     return batch._each(lambda tensor: tensor.clone() if tensor.is_inference() else tensor)

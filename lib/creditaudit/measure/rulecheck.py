@@ -7,13 +7,14 @@ trained. One that is silently zero, or silently BP, can, and is named: nothing e
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from creditaudit.engine import catalogue, model
-from creditaudit.engine.credit import Rule
-from creditaudit.engine.network import Tape
+from creditaudit.engine.credit import RULES, Rule
+from creditaudit.engine.network import Credit, Tape
 from creditaudit.engine.pictures import PIXELS
 from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack
@@ -48,13 +49,22 @@ def check(method: str) -> list[Check]:
 
 
 def _checks(method: str) -> Iterator[Check]:
+    for part in ("block", "embed"):
+        if getattr(RULES[method], part) is getattr(Rule, part):
+            raise catalogue.RuleError(f"the rule {method!r} has no `{part}`: define it, and return the credit there")
     try:
         credit = _credit(method, [0, 1])
+    except catalogue.RuleError:
+        raise
     except Exception as error:
         raise catalogue.RuleError(f"the rule {method!r} fails on a small network: {_place(error)}") from error
     shape = (2, PICTURES, SHAPE["width"])
     odd = [f"{_part(i)}: {tuple(each.shape)}" for i, each in enumerate(credit) if tuple(each.shape) != shape]
     yield Check("shape", not odd, f"not {shape} at {'; '.join(odd)}" if odd else f"one vector per picture, {shape}")
+    coarse = [f"{_part(i)}: {each.dtype}" for i, each in enumerate(credit) if each.dtype != torch.float64]
+    if coarse:
+        note = f"the network is torch.float64, the credit is not at {'; '.join(coarse)}: take over the type of the tape"
+        yield Check("precision", False, note)
     wild = [_part(i) for i, each in enumerate(credit) if not each.isfinite().all()]
     yield Check("finite", not wild, f"not at the {', '.join(wild)}" if wild else "everywhere")
     norms = [torch.linalg.vector_norm(each, dim=-1).median().item() for each in credit]
@@ -95,6 +105,25 @@ def _tape(stack: Stack, pictures: int = PICTURES) -> Tape:
     return tape
 
 
+class _Answers:
+    """A rule whose answers are looked at."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.begin, self.chains = rule, rule.begin, rule.chains
+
+    def block(self, l: int) -> Credit:
+        return self._credit(self.rule.block(l), f"block({l})")
+
+    def embed(self) -> Credit:
+        return self._credit(self.rule.embed(), "embed()")
+
+    def _credit(self, answer: Any, call: str) -> Credit:
+        if not isinstance(answer, Credit):
+            what = f"{self.rule.name!r} returns a {type(answer).__name__} from {call}"
+            raise catalogue.RuleError(f"the rule {what}: wrap it in Credit(...)")
+        return answer
+
+
 def _credit(method: str, seeds: list[int]) -> list[Tensor]:
     """Of the embed and the blocks, copied: a rule may reuse its buffers."""
     stack = _stack(method, seeds)
@@ -102,7 +131,7 @@ def _credit(method: str, seeds: list[int]) -> list[Tensor]:
 
 
 def _walked(rule: Rule, tape: Tape) -> list[Tensor]:
-    return [each.clone() for each in walk(rule, tape)]
+    return [each.clone() for each in walk(_Answers(rule), tape)]
 
 
 def _equal(name: str, ours: list[Tensor], theirs: list[Tensor], note: str) -> Check:

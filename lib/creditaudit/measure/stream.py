@@ -30,7 +30,9 @@ def observe(model: nn.Module, blocks: list[nn.Module], batch: Batch, named: bool
     names = {module: name for name, module in model.named_modules()}
     if uncalled := [names[block] for block in blocks if block not in seen.calls]:
         if named or not seen.calls:
-            raise AuditError(f"{', '.join(uncalled)} was not called: name the blocks yourself, blocks=[...]")
+            held = [f"{name}.{child}" for name in uncalled for child, _ in model.get_submodule(name).named_children()]
+            instead = f"what it holds, blocks={held}" if held else "the blocks yourself, blocks=[...]"
+            raise AuditError(f"{', '.join(uncalled)} was not called: name {instead}")
         return observe(model, [block for block in blocks if block in seen.calls], batch, True)
     is_chain = "other" in seen.handed_on
     if is_chain and (seen.reader is None or not all(map(is_weight_layer, blocks))):
@@ -122,7 +124,7 @@ class _Observer:
         left, _ = leaving(output, self.state.shape)
         self.inside, self.left = False, left.detach().clone()
         self.shapes.append((self.state.shape, left.shape))
-        ends = self.normed is not None and self.normed[0].shape == left.shape and _equal(self.normed[1], self.left)
+        ends = self.normed is not None and self.normed[0].shape == left.shape and torch.equal(self.normed[1], self.left)
         growth = row_norms(self.normed[0]).median() / row_norms(self.state).median() if ends else None
         self.before_norm.append(None if growth is None else growth.item())
 
