@@ -320,6 +320,59 @@ def test_a_padding_mask_is_heeded_and_the_fast_path_is_back_afterwards():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+class EndsInFunction(Branch):
+    def forward(self, h):
+        return F.layer_norm(h + super().forward(h), (WIDTH,))
+
+
+class EndsInScaling(Branch):
+    def forward(self, h):
+        h = h + super().forward(h)
+        return h / h.norm(dim=-1, keepdim=True)
+
+
+class EndsInSaturation(Branch):
+    def forward(self, h):
+        return torch.tanh(h + super().forward(h))
+
+
+class NormedChain(Branch):
+    """Whatever enters it is normed, and nothing goes around: but its weights set the length of what leaves."""
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e6])
+@pytest.mark.parametrize(
+    ("kind", "blind"),
+    [(EndsInFunction, True), (EndsInScaling, True), (EndsInSaturation, True), (NormedChain, False), (Skip, False)],
+)
+def test_blocks_whose_end_hides_an_explosion_are_noticed_without_their_names(kind, blind, factor):
+    net = made(type("Ending", (Net,), {"block": kind}))
+    with torch.no_grad():
+        for block in net.blocks:
+            block.body[-1].weight.mul_(factor)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    seen = audited(net)
+    assert any("nearly blind" in note for note in seen.notes) == blind
+    assert seen.d1 or (factor > 1 and not blind)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_a_model_that_diverged_is_not_called_post_norm():
+    net = made(type("Ending", (Net,), {"block": type("PostNorm", (Skip,), {})}))
+    for block in net.blocks:
+        block.body.append(nn.LayerNorm(WIDTH))
+    with torch.no_grad():
+        net.blocks[0].body[1].weight.fill_(torch.inf)
+    seen = audited(net)
+    assert seen.d1 is False and not any("nearly blind" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("blocks", [["blocks.2", "norm", "head"], ["head"], [""]])
+def test_a_last_state_that_is_the_logits_is_refused(blocks):
+    with pytest.raises(AuditError, match="logits themselves"):
+        creditaudit.audit(made(Net), torch.randn(8, WIDTH), torch.arange(8), blocks=blocks)
+
+
 class Sign(torch.autograd.Function):
     """A straight-through estimator: a step, with the backward of a line."""
 

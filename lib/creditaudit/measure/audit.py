@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from creditaudit.measure import differences, inputs, rules
-from creditaudit.measure.conditions import LOOK, as_it_was, find_path
+from creditaudit.measure.conditions import LOOK, as_it_was, bounded, find_path
 from creditaudit.measure.inputs import BATCH, HALF, AuditError, Batch, Sample
 from creditaudit.measure.passage import Passage, Path
 from creditaudit.measure.rules import D1_LIMIT, D2_FLOOR, D3_GAIN
@@ -148,7 +148,8 @@ def audit(
     with as_it_was(model):
         look, given = inputs.opening(inputs.batches(model, x, y), LOOK)
         path = find_path(model, blocks, look)
-        reference, sample, parts = differences.check(model, path, look), Sample(differences.SAMPLES), []
+        reference, blind = differences.check(model, path, look), bounded(model, path, look)
+        sample, parts = Sample(differences.SAMPLES), []
         for batch in given:
             parts.append(_examine(model, path, batch, reference))
             if not (reference.last and reference.lower):
@@ -159,7 +160,7 @@ def audit(
     states = _states(path, h_norm.tolist(), shapes, [norm / BATCH for norm in g_norms])
     growths = [state.growth for state in states if state.growth is not None]
     by_rms = [state.growth_rms for state in states if state.growth_rms is not None]
-    notes = _notes(path, reference, types, bool(growths), min(len(hits), differences.SAMPLES))
+    notes = _notes(path, reference, types, bool(growths), min(len(hits), differences.SAMPLES), blind)
     for note in notes:
         warnings.warn(note, UnsafeReading, stacklevel=2)
     accuracy = hits.double().mean().item()
@@ -241,7 +242,12 @@ def _states(path: Path, h: list[float], shapes: list[torch.Size], g: list[float]
 
 
 def _notes(
-    path: Path, reference: differences.Reference, types: set[torch.dtype], has_stages: bool, sampled: int
+    path: Path,
+    reference: differences.Reference,
+    types: set[torch.dtype],
+    has_stages: bool,
+    sampled: int,
+    blind: list[str],
 ) -> list[str]:
     wrong = "what autograd returns {} is not the gradient of the loss, as where a library replaces backward"
     half = sorted(str(kind).removeprefix("torch.") for kind in types & HALF)
@@ -267,10 +273,15 @@ def _notes(
             "no two states that follow each other have the same shape: D1 is judged by the growth of the root mean "
             "square of their numbers, which is not the study's statistic"
         )
-    if path.growth_before_norm:
+    if path.growth_before_norm or blind:
+        where = f" ({', '.join([*blind[:3], *['...'] * (len(blind) > 3)])})" if blind else ""
         notes.append(
-            "the blocks end in a norm (post-norm), which sets the scale of what leaves them: D1 is nearly blind here. "
-            f"What enters that norm is up to {rules.largest(path.growth_before_norm):.3g} times as long as what "
+            f"a norm at the end of the blocks (post-norm), or a saturation, sets the length of the states{where}, "
+            "however long what comes before is: D1 is nearly blind here"
+        )
+    if path.growth_before_norm:
+        notes[-1] += (
+            f". What enters that norm is up to {rules.largest(path.growth_before_norm):.3g} times as long as what "
             "entered the block"
         )
     if half:

@@ -21,6 +21,7 @@ from creditaudit.measure.stream import UNFOLLOWED, observe
 LOOK = 8  # samples of the passes that find the stream
 AGAIN, ALONE, COARSELY_ALONE = 1e-4, 1e-2, 0.1  # relative to the logits; sums are rounded in another order when alone
 HELD = 1e-5
+FEW, FAR, FOLLOWS = 4, 1e3, 10.0  # samples; scaled so much, a norm that grows by less than this does not follow
 
 
 @contextmanager
@@ -92,6 +93,11 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
         raise AuditError(UNFOLLOWED)
     if not logits.isfinite().all():  # it diverged: the norms will say so
         return
+    if torch.equal(base.states[-1].flatten(1), logits):
+        raise AuditError(
+            f"{_named(path.places[-1])} is the logits themselves, where the gradient knows nothing of the readout: "
+            "name blocks that end before it, blocks=[...]"
+        )
     sides = [place.side for place in path.places]
     for l, (here, there) in enumerate(pairwise(path.places)):
         before_gap = "in" in sides[l + 2 : l + 3]
@@ -112,6 +118,33 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
                 f"{_named(there)} does not depend on {_named(here)}: name blocks that take the stream as "
                 "their first tensor and return it, blocks=[...]"
             )
+
+
+@torch.no_grad()
+def bounded(model: nn.Module, path: Path, batch: Batch) -> list[str]:
+    """States whose norm follows neither the state before nor the weights between, as behind a norm or a saturation."""
+    batch = batch.part(0, FEW)
+    base = Passage(path, keep=True)
+    if not base.run(model, batch).isfinite().all():
+        return []
+    norms = torch.stack(base.norms).median(1).values.cpu()
+    factors = [FAR * max(1.0, (there / here).item()) if here else 1.0 for here, there in pairwise(norms)]
+    heavy = {
+        f"{prefix}.{name}".lstrip("."): FAR * parameter
+        for prefix, module in model.named_modules()  # each once, under whatever names
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dim() > 1  # neither a bias nor the scale of a norm
+    }
+    stays = torch.tensor([here == there for here, there in pairwise(base.shapes)])  # as D1 compares them
+    stays |= ~stays.any()
+    for scales, weights in ((factors, None), ([1.0] * len(factors), heavy)):
+        moved = Passage(path, hold={l: scale * base.states[l] for l, scale in enumerate(scales)})
+        try:
+            moved.run(model, batch, weights)
+        except AuditError:  # a model that refuses such numbers: nothing is known
+            return []
+        stays &= (torch.stack(moved.norms).median(1).values.cpu() / norms)[1:] < FOLLOWS
+    return [place.name for place, blind in zip(path.places[1:], stays.tolist(), strict=True) if blind]
 
 
 def _named(place: Place) -> str:
