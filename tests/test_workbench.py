@@ -77,6 +77,56 @@ class Disguised(Rule):
         return Credit(3 * self.g + 3 * carried(self.tape, 0))
 
 
+class Uphill(Disguised):
+    name = "uphill"
+    relays = chains = True
+
+    def block(self, l: int) -> Credit:
+        return super().block(l).scaled(-1.0)
+
+    def embed(self) -> Credit:
+        return super().embed().scaled(-1.0)
+
+
+class OwnEmbed(Disguised):
+    name = "own_embed"
+    relays = chains = True
+
+    def embed(self) -> Credit:
+        return Credit(self.g)
+
+
+class Whispering(Targets):
+    name = "whispering"
+
+    def block(self, l: int) -> Credit:
+        return Credit(1e-25 * onehot(self.tape), self.feedback[:, l])
+
+
+class Chained(Targets):
+    """Each block's credit is made from that of the one behind it."""
+
+    name = "chained"
+
+    def block(self, l: int) -> Credit:
+        own = super().block(l).dense()
+        self.a = own if l == self.depth - 1 else own + self.a
+        return Credit(self.a)
+
+    def embed(self) -> Credit:
+        return Credit(self.a)
+
+
+class Stale(Chained):
+    """The same, but what an earlier batch left is taken without a word."""
+
+    name = "stale"
+
+    def begin(self, tape) -> None:
+        super().begin(tape)
+        self.a = torch.zeros_like(tape.h[0])
+
+
 class Forgetful(Targets):
     name = "forgetful"
     steps = 0
@@ -159,6 +209,8 @@ def test_feedback_alignment_with_the_blocks_own_jacobians_is_bp():
         (Wild, "finite"),
         (Forgetful, "keeps its state"),
         (Mixing, "runs do not mix"),
+        (Chained, "frozen blocks"),
+        (Stale, "frozen blocks"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(rule, check):
@@ -166,7 +218,16 @@ def test_what_cannot_be_trained_is_refused(rule, check):
         Workbench(rule, **TINY)
 
 
-@pytest.mark.parametrize(("rule", "check"), [(Silent, "not zero"), (Disguised, "not BP")])
+WITHOUT_A_WORD = [
+    (Silent, "not zero"),
+    (Whispering, "not zero"),
+    (Disguised, "not BP"),
+    (OwnEmbed, "not BP"),
+    (Uphill, "not uphill"),
+]
+
+
+@pytest.mark.parametrize(("rule", "check"), WITHOUT_A_WORD)
 def test_what_would_train_without_a_word_is_named(rule, check):
     assert [each.name for each in Workbench(rule, **TINY).found if not each.passed] == [check]
 
