@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from creditaudit.measure import differences, inputs
+from creditaudit.measure import differences, inputs, rich
 from creditaudit.measure.conditions import LOOK, as_it_was, find_path
 from creditaudit.measure.differences import Losses
 from creditaudit.measure.inputs import AuditError, Batch
@@ -69,6 +69,10 @@ class Alignment:
     def __repr__(self) -> str:
         head = f"alignment over n = {self.n} samples, gradient by {self.reference}"
         return "\n".join([head, self.to_frame().to_string(index=False), *(f"  note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        head = f"alignment over n = {self.n} samples, gradient by {self.reference}"
+        return rich.page(head, [self.to_frame()], self.notes)
 
     def plot(self) -> "Figure":
         """Cosines block by block, between the null band (± 1.96 std) and the ceiling."""

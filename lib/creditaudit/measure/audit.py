@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from creditaudit.measure import differences, inputs, rules
+from creditaudit.measure import differences, inputs, rich, rules
 from creditaudit.measure.conditions import LOOK, as_it_was, bounded, find_path
 from creditaudit.measure.inputs import BATCH, HALF, AuditError, Batch, Sample
 from creditaudit.measure.passage import Passage, Path
@@ -64,6 +64,11 @@ class Audit:
         return [state.h_norm for state in self.states]
 
     @property
+    def by_rms(self) -> bool:
+        """Whether no two states of one shape follow each other, so that D1 is not the study's."""
+        return all(state.growth is None for state in self.states)
+
+    @property
     def d1(self) -> bool:
         return rules.scale_is_stable(self.growth)
 
@@ -97,12 +102,30 @@ class Audit:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def to_dict(self, prefix: str = "") -> dict[str, float]:
-        """Flat names and plain numbers, for any logger; a diagnostic is 1 where it passes. What is open is left out."""
+        """Flat names and plain numbers, for any logger; a diagnostic is 1 where it passes. What is open is left out.
+
+        A logger takes no words: `reference_by_differences` and `growth_by_rms` are 0 or 1, `notes` counts the caveats.
+        """
         found = {name: getattr(self, name) for name in ("accuracy", "growth", "g_norm", "g_norm_per_sample", "gain")}
         found |= {name: None if passed is None else int(passed) for name, passed in self.passes.items()}
+        found |= {"reference_by_differences": int(self.reference == "differences"), "growth_by_rms": int(self.by_rms)}
+        found |= {"notes": len(self.notes)}
         for l, state in enumerate(self.states):
             found |= {f"h_norm/{l}": state.h_norm, f"layer_g_norm/{l}": state.g_norm}
         return {prefix + name: value for name, value in found.items() if value is not None}
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        judged = {
+            "": list(self.passes),
+            "of": ["growth", "‖g_L‖", "gain"],
+            "measured": [self.growth, self.g_norm, self.gain],
+            "limit": [f"≤ {D1_LIMIT:g}", f"≥ {D2_FLOOR:g}", f"≥ {D3_GAIN:+g}"],
+            "result": [{True: "passes", False: "fails", None: "open"}[passed] for passed in self.passes.values()],
+        }
+        head = f"{self.verdict}: accuracy {self.accuracy:.4f}, n = {self.n}, gradient by {self.reference}"
+        return rich.page(head, [pd.DataFrame(judged), self.to_frame()], self.notes)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per state."""
@@ -190,11 +213,12 @@ def reporting_table(audits: Mapping[str, Audit]) -> "pd.DataFrame":
         name: {
             "accuracy": f"{seen.accuracy:.3f}",
             "n": seen.n,
-            "D1 growth": f"{seen.growth:.3g}",
+            "D1 growth": f"{seen.growth:.3g}{' (RMS)' * seen.by_rms}",
             "D2 gradient norm": f"{seen.g_norm:.2g}",
             "D3 gain (pp)": "" if seen.gain is None else f"{100 * seen.gain:+.1f}",
             "verdict": seen.verdict,
             "reference": seen.reference,
+            "notes": "; ".join(note.partition(":")[0] for note in seen.notes),
         }
         for name, seen in audits.items()
     }
@@ -249,35 +273,36 @@ def _notes(
     sampled: int,
     blind: list[str],
 ) -> list[str]:
+    """Each begins with what it is about, for a table."""
     wrong = "what autograd returns {} is not the gradient of the loss, as where a library replaces backward"
     half = sorted(str(kind).removeprefix("torch.") for kind in types & HALF)
     notes = []
     if not reference.last:
         why = reference.reason or f"it is off by {reference.mismatch:.2g} times the gradient"
         notes.append(
-            f"{wrong.format('at the last state')}: {why}. D2 is measured by differences of the loss along random "
-            f"directions on {sampled} of the samples"
+            f"gradient by differences: {wrong.format('at the last state')}: {why}. D2 is measured by differences of "
+            f"the loss along random directions on {sampled} of the samples"
         )
     elif not reference.lower:
         notes.append(
-            f"{wrong.format('before the last state')}: g_norm there is measured by differences of the loss; D2 is not "
-            "touched by it"
+            f"lower gradients by differences: {wrong.format('before the last state')}: g_norm there is measured by "
+            "differences of the loss; D2 is not touched by it"
         )
     elif not reference.checked:
         notes.append(
-            "the loss jumps when the last state is moved (a sign or a rounding behind it?), so that what autograd "
-            "returns there could not be checked by differences: D2 is left open"
+            "gradient unchecked: the loss jumps when the last state is moved (a sign or a rounding behind it?), so "
+            "that what autograd returns there could not be checked by differences: D2 is left open"
         )
     if not has_stages:
         notes.append(
-            "no two states that follow each other have the same shape: D1 is judged by the growth of the root mean "
-            "square of their numbers, which is not the study's statistic"
+            "growth by RMS: no two states that follow each other have the same shape, and D1 is judged by the growth "
+            "of the root mean square of their numbers, which is not the study's statistic"
         )
     if path.growth_before_norm or blind:
         where = f" ({', '.join([*blind[:3], *['...'] * (len(blind) > 3)])})" if blind else ""
         notes.append(
-            f"a norm at the end of the blocks (post-norm), or a saturation, sets the length of the states{where}, "
-            "however long what comes before is: D1 is nearly blind here"
+            "D1 nearly blind: a norm at the end of the blocks (post-norm), or a saturation, sets the length of the "
+            f"states{where}, however long what comes before is"
         )
     if path.growth_before_norm:
         notes[-1] += (
@@ -286,7 +311,7 @@ def _notes(
         )
     if half:
         notes.append(
-            f"the model computes in {', '.join(half)}: norms are good to about 1 %, a gradient may have been rounded "
-            "away. Audit it in float32 where the reading is near a limit"
+            f"{', '.join(half)}: the model computes in it, so that norms are good to about 1 % and a gradient may have "
+            "been rounded away. Audit it in float32 where the reading is near a limit"
         )
     return notes
