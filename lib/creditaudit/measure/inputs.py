@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from creditaudit.mistakes import Mistake
 
@@ -147,6 +147,11 @@ class Sample:
     @property
     def batches(self) -> list[Batch]:
         return joined(part for part, _ in self.parts)
+
+
+def is_shuffled(x: Any) -> bool:
+    samplers = (getattr(x, "sampler", None), getattr(getattr(x, "batch_sampler", None), "sampler", None))
+    return any(isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler) for sampler in samplers)
 
 
 def _given(x: Any, y: Tensor | None) -> Iterator[Batch]:
