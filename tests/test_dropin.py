@@ -307,10 +307,57 @@ def test_a_scaled_branch_is_refused_and_not_measured_as_if_it_were_the_stream():
         creditaudit.audit(Branched(3, scale=1e-5), X, Y)
 
 
-@pytest.mark.parametrize(("count", "skip"), [(1, False), (1, True), (3, True)])
+@pytest.mark.parametrize(("count", "skip"), [(1, False), (1, True)])
 def test_a_last_state_that_no_module_gets_is_not_guessed(count, skip):
     with pytest.raises(ValueError, match=r"cannot be seen.*functional norm"):
         creditaudit.audit(Functional([linear() for _ in range(count)], skip, "functional"), X, Y)
+
+
+class Ending(Residual):
+    """The skip stands outside, and nothing but a function gets the last state; or something else than that state."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__([linear() for _ in range(3)], nn.LayerNorm(16, elementwise_affine=False))
+        self.how = how
+
+    def forward(self, x):
+        for block in self.blocks:
+            before, x = x, block(x) + x
+        if self.how == "without the skip":
+            x = x - before
+        if self.how == "scaled":
+            x = x + before
+        return self.head(nn.functional.layer_norm(x, [16]))
+
+
+def test_a_last_sum_that_no_module_gets_is_taken_where_all_others_were_sums():
+    torch.manual_seed(0)
+    net, x, y = Ending("sum"), torch.randn(40, 16), Y.repeat(5)
+    norms, gradient = literal(net, x, y)
+    seen = creditaudit.audit(net, x, y)
+    assert seen.h_norm == pytest.approx(norms, rel=1e-4)
+    assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
+
+
+@pytest.mark.parametrize("how", ["without the skip", "scaled"])
+def test_a_last_state_that_is_no_such_sum_is_refused(how):
+    with pytest.raises(ValueError, match="cannot be seen"):
+        creditaudit.audit(Ending(how), X, Y)
+
+
+def test_a_model_whose_sequence_comes_first_is_told_what_to_build():
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32)
+            self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(16, 10)
+
+        def forward(self, x):
+            return self.head(self.encoder(x.transpose(0, 1)).mean(0))
+
+    for length in (6, 8):  # as long as the batch is big, too
+        with pytest.raises(ValueError, match="batch_first=True"):
+            creditaudit.audit(Encoder(), torch.randn(8, length, 16), Y)
 
 
 def test_blocks_that_hand_on_the_stream_need_no_module_after_them():

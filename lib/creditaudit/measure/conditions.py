@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from creditaudit.measure.blocks import candidates
 from creditaudit.measure.inputs import HALF, AuditError, Batch, run
 from creditaudit.measure.passage import Passage, Path, Place
-from creditaudit.measure.stream import UNFOLLOWED, observe
+from creditaudit.measure.stream import UNFOLLOWED, UNSEEN, observe
 
 LOOK = 8  # samples of the passes that find the stream
 AGAIN, ALONE, COARSELY_ALONE = 1e-4, 1e-2, 0.1  # relative to the logits; sums are rounded in another order when alone
@@ -101,7 +101,8 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
     sides = [place.side for place in path.places]
     for l, (here, there) in enumerate(pairwise(path.places)):
         before_gap = "in" in sides[l + 2 : l + 3]
-        if there.side == "out" and not before_gap:  # a block, and the next one gets what it returns
+        unseen = path.unseen and l + 2 == len(sides)
+        if there.side == "out" and not before_gap and not unseen:  # a block, and the next one gets what it returns
             continue
         state = base.states[l]
         move = torch.randn(state.shape, generator=generator, dtype=torch.float64).to(state) * state.abs().mean()
@@ -109,10 +110,11 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
         moved.run(model, batch)
         held = Passage(path, moves={l: move}, hold={l + 1: base.states[l + 1]}).run(model, batch)
         if _apart(logits, held) > HELD:
-            raise AuditError(
+            beside = (
                 f"{_named(here)} reaches the output beside {_named(there)}, so the states are no chain "
                 "(a skip around them, two paths): name blocks that hand one stream on, blocks=[...]"
             )
+            raise AuditError(UNSEEN if unseen else beside)
         if there.side == "in" and torch.equal(moved.states[l + 1], base.states[l + 1]):
             raise AuditError(
                 f"{_named(there)} does not depend on {_named(here)}: name blocks that take the stream as "
@@ -148,6 +150,8 @@ def bounded(model: nn.Module, path: Path, batch: Batch) -> list[str]:
 
 
 def _named(place: Place) -> str:
+    if not place.name:
+        return "what the model returns"
     return f"what goes {place.name}" if place.name.startswith("into ") else f"what leaves {place.name}"
 
 

@@ -168,10 +168,11 @@ def _given(x: Any, y: Tensor | None) -> Iterator[Batch]:
         elif isinstance(item, tuple | list) and len(item) == 2:
             yield _checked(*item)
         else:
-            many = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+            what, several = type(item).__name__, isinstance(item, tuple | list)
+            what += f" of {len(item)}" if several else ""
+            instead = "; pass ((x, y) for x, y, *_ in loader)" if several and len(item) > 2 else ""
             raise AuditError(
-                f"the loader gives a {type(item).__name__}{many}: audit takes pairs (x, y), or mappings with "
-                f"{LABELS[0]!r}; pass ((x, y) for x, y, *_ in loader) where it gives more"
+                f"the loader gives a {what}: audit takes pairs (x, y), or mappings with {LABELS[0]!r}{instead}"
             )
 
 
