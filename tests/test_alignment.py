@@ -123,9 +123,46 @@ def test_a_credit_has_the_shape_of_one_side_of_a_block_that_changes_it():
         ([torch.zeros(6, 9)] * 3, "neither"),
         ([None] * 3, "must be a tensor"),
         (3, "one tensor per call"),
+        (lambda x: [x], "f\\(x, y\\)"),
+        (lambda x, y: None, "returned a NoneType"),
     ],
 )
 def test_credits_that_do_not_fit_are_refused(credits, said):
     case = made(no_terminal_norm)
     with pytest.raises(ValueError, match=said):
         creditaudit.alignment(case.model, credits, case.x, case.y)
+
+
+def test_rows_that_cannot_be_matched_with_pictures_are_refused():
+    case = made(no_terminal_norm)
+    data, credits = torch.utils.data.TensorDataset(case.x, case.y), [torch.randn(6, 16) for _ in range(3)]
+    ordered = torch.utils.data.DataLoader(data, 4)
+    with pytest.raises(ValueError, match="shuffles"):
+        creditaudit.alignment(case.model, credits, torch.utils.data.DataLoader(data, 4, shuffle=True))
+    with pytest.raises(ValueError, match="9 rows for 6 pictures"):
+        creditaudit.alignment(case.model, [torch.randn(9, 16)] * 3, ordered)
+    whole, parts = (creditaudit.alignment(case.model, credits, *given) for given in ((case.x, case.y), (ordered,)))
+    assert [row.cosine_out for row in parts.blocks] == pytest.approx([row.cosine_out for row in whole.blocks])
+    by_function = creditaudit.alignment(
+        case.model, lambda x, y: exact(case.model, x, y)[1:], torch.utils.data.DataLoader(data, 4, shuffle=True)
+    )
+    assert [row.cosine_out for row in by_function.blocks] == pytest.approx([1, 1, 1], abs=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200, 1e-300])
+def test_the_length_of_a_credit_does_not_matter_however_extreme(scale):
+    case = made(no_terminal_norm)
+    credits = [torch.randn(6, 16, dtype=torch.float64) for _ in range(3)]
+    seen, plain = (creditaudit.alignment(case.model, [s * c for c in credits], case.x, case.y) for s in (scale, 1.0))
+    for name, value in plain.to_dict().items():
+        assert seen.to_dict()[name] == pytest.approx(value, rel=1e-6), name
+
+
+def test_credit_that_is_no_number_or_nothing_is_said():
+    case = made(no_terminal_norm)
+    credits = [torch.randn(6, 16) for _ in range(3)]
+    credits[0][2, 3], credits[2][4:] = torch.nan, 0
+    seen = creditaudit.alignment(case.model, credits, case.x, case.y)
+    assert [row.undefined for row in seen.blocks] == [1, 0, 2]
+    assert "blocks.0 1" in seen.notes[0] and "blocks.2 2" in seen.notes[1] and len(seen.notes) == 2
+    assert seen.blocks[0].rho_out is not None and seen.blocks[0].nudge_out is not None

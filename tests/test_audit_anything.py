@@ -1,5 +1,6 @@
 """`creditaudit.audit` on models nobody here wrote, against a slow version that goes through them step by step."""
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -528,6 +529,25 @@ def test_what_a_logger_a_frame_and_a_notebook_get():
     table = creditaudit.reporting_table({"ours": seen, "theirs": seen})
     assert list(table.model) == ["ours", "theirs"] and table.verdict[0] == seen.verdict
     assert float(table["D1 growth"][0]) == pytest.approx(seen.growth, rel=0.01)
+
+
+def test_a_table_a_log_and_a_page_keep_the_caveats_and_escape_names():
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 20), torch.arange(8)
+    chain = nn.Sequential(FALinear(20, 16), nn.ReLU(), FALinear(16, 12), nn.ReLU(), FALinear(12, 10))
+    seen, plain = creditaudit.audit(chain, x, y), creditaudit.audit(Stack([Skip(), Skip()]), x, y)
+    table = creditaudit.reporting_table({"A_1 & B": seen, "plain": plain})
+    assert "RMS" in table["D1 growth"][0] and "RMS" not in table["D1 growth"][1]
+    assert table.notes[0] == "gradient by differences; growth by RMS" and table.notes[1] == ""
+    assert r"A\_1 \& B" in table.to_latex(index=False, escape=True)
+    flat, same = seen.to_dict(), plain.to_dict()
+    for name, (here, there) in {"reference_by_differences": (1, 0), "growth_by_rms": (1, 0), "notes": (2, 0)}.items():
+        assert (flat[name], same[name]) == (here, there)
+    case = dataclasses.replace(plain, notes=["a < b"], states=[dataclasses.replace(plain.states[0], name="<i>")])
+    page = case._repr_html_()
+    assert "<b>PASS(D1+D2), D3 open" in page and "&lt;i&gt;" in page and "a &lt; b" in page and "open</td>" in page
+    pointing = creditaudit.alignment(Stack([Skip(), Skip()]), None, x, y)._repr_html_()
+    assert "<td>blocks.1</td>" in pointing and "n = 8" in pointing
 
 
 # ---- freezing

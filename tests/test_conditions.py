@@ -104,6 +104,46 @@ def test_a_model_that_is_no_function_of_one_sample_is_refused(kind, said):
         audited(made(kind))
 
 
+@pytest.mark.parametrize("sizes", [[1, 23], [1] * 24])
+def test_a_first_batch_of_one_sample_hides_no_mixing(sizes):
+    net, x, y = made(OfTheBatch), torch.randn(24, WIDTH), torch.arange(24) % 10
+    with pytest.raises(AuditError, match="samples beside it"):
+        creditaudit.audit(net, list(zip(x.split(sizes), y.split(sizes), strict=True)))
+
+
+class Detached(Net):
+    def readout(self, h):
+        return super().readout(h.detach())
+
+
+@pytest.mark.parametrize("size", [1, 30, 128])
+def test_differences_are_taken_from_all_batches(size):
+    """The first samples have another gradient than the rest: a reading from them alone would be off by far."""
+    net, twin, x, y = made(Detached), made(Net), torch.randn(300, WIDTH), torch.zeros(300).long()
+    with torch.no_grad():
+        for each in (net, twin):
+            each.head.bias[0] += 4
+    y[:64] = 1
+    pairs = list(zip(x.split(size), y.split(size), strict=True))
+    seen, true = creditaudit.audit(net, pairs), creditaudit.audit(twin, x, y)
+    assert seen.reference == "differences" and seen.g_norm == pytest.approx(true.g_norm, rel=0.3)
+    assert any("64 of the samples" in note for note in seen.notes)
+
+
+def test_batches_of_sequences_of_several_lengths_are_measured_together():
+    class Long(Detached):
+        def forward(self, x, scale):
+            return super().forward(scale * x.mean(1))
+
+    net, generator = made(Long), torch.Generator().manual_seed(1)
+    batches = [
+        {"x": torch.randn(n, t, WIDTH, generator=generator), "scale": 1.0, "y": torch.arange(n)}
+        for n, t in ((1, 3), (4, 5), (6, 3))
+    ]
+    seen = creditaudit.audit(net, batches)
+    assert seen.n == 11 and seen.reference == "differences" and seen.g_norm > 0
+
+
 class Convolutional(nn.Module):
     """Two blocks after a stem; `forward` of the children decides what goes where."""
 
@@ -256,6 +296,81 @@ def test_a_compiled_model_is_audited_as_it_was_written(how):
     net(x)  # compiled now, before anybody watches
     seen = audited(net)
     assert seen.h_norm == expected.h_norm and seen.g_norm == expected.g_norm
+
+
+class Padded(nn.Module):
+    """Torch's own encoder with its defaults: without gradients it would hand on nested tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True), 2)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x, mask):
+        return self.head(self.encoder(x, src_key_padding_mask=mask)[:, 0])
+
+
+def test_a_padding_mask_is_heeded_and_the_fast_path_is_back_afterwards():
+    net, x, y = made(Padded), torch.randn(8, 6, WIDTH), torch.arange(8)
+    mask = torch.arange(6).expand(8, -1) >= torch.tensor([6, 4, 4, 4, 3, 3, 6, 6])[:, None]
+    seen, h = creditaudit.audit(net, {"x": x, "mask": mask}, y), [x]
+    for layer in net.eval().encoder.layers:
+        h.append(layer(h[-1], src_key_padding_mask=mask))
+    assert seen.h_norm == pytest.approx([state.flatten(1).norm(dim=1).median().item() for state in h], rel=1e-4)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+class EndsInFunction(Branch):
+    def forward(self, h):
+        return F.layer_norm(h + super().forward(h), (WIDTH,))
+
+
+class EndsInScaling(Branch):
+    def forward(self, h):
+        h = h + super().forward(h)
+        return h / h.norm(dim=-1, keepdim=True)
+
+
+class EndsInSaturation(Branch):
+    def forward(self, h):
+        return torch.tanh(h + super().forward(h))
+
+
+class NormedChain(Branch):
+    """Whatever enters it is normed, and nothing goes around: but its weights set the length of what leaves."""
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e6])
+@pytest.mark.parametrize(
+    ("kind", "blind"),
+    [(EndsInFunction, True), (EndsInScaling, True), (EndsInSaturation, True), (NormedChain, False), (Skip, False)],
+)
+def test_blocks_whose_end_hides_an_explosion_are_noticed_without_their_names(kind, blind, factor):
+    net = made(type("Ending", (Net,), {"block": kind}))
+    with torch.no_grad():
+        for block in net.blocks:
+            block.body[-1].weight.mul_(factor)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    seen = audited(net)
+    assert any("nearly blind" in note for note in seen.notes) == blind
+    assert seen.d1 or (factor > 1 and not blind)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_a_model_that_diverged_is_not_called_post_norm():
+    net = made(type("Ending", (Net,), {"block": type("PostNorm", (Skip,), {})}))
+    for block in net.blocks:
+        block.body.append(nn.LayerNorm(WIDTH))
+    with torch.no_grad():
+        net.blocks[0].body[1].weight.fill_(torch.inf)
+    seen = audited(net)
+    assert seen.d1 is False and not any("nearly blind" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("blocks", [["blocks.2", "norm", "head"], ["head"], [""]])
+def test_a_last_state_that_is_the_logits_is_refused(blocks):
+    with pytest.raises(AuditError, match="logits themselves"):
+        creditaudit.audit(made(Net), torch.randn(8, WIDTH), torch.arange(8), blocks=blocks)
 
 
 class Sign(torch.autograd.Function):

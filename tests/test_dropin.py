@@ -307,10 +307,57 @@ def test_a_scaled_branch_is_refused_and_not_measured_as_if_it_were_the_stream():
         creditaudit.audit(Branched(3, scale=1e-5), X, Y)
 
 
-@pytest.mark.parametrize(("count", "skip"), [(1, False), (1, True), (3, True)])
+@pytest.mark.parametrize(("count", "skip"), [(1, False), (1, True)])
 def test_a_last_state_that_no_module_gets_is_not_guessed(count, skip):
     with pytest.raises(ValueError, match=r"cannot be seen.*functional norm"):
         creditaudit.audit(Functional([linear() for _ in range(count)], skip, "functional"), X, Y)
+
+
+class Ending(Residual):
+    """The skip stands outside, and nothing but a function gets the last state; or something else than that state."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__([linear() for _ in range(3)], nn.LayerNorm(16, elementwise_affine=False))
+        self.how = how
+
+    def forward(self, x):
+        for block in self.blocks:
+            before, x = x, block(x) + x
+        if self.how == "without the skip":
+            x = x - before
+        if self.how == "scaled":
+            x = x + before
+        return self.head(nn.functional.layer_norm(x, [16]))
+
+
+def test_a_last_sum_that_no_module_gets_is_taken_where_all_others_were_sums():
+    torch.manual_seed(0)
+    net, x, y = Ending("sum"), torch.randn(40, 16), Y.repeat(5)
+    norms, gradient = literal(net, x, y)
+    seen = creditaudit.audit(net, x, y)
+    assert seen.h_norm == pytest.approx(norms, rel=1e-4)
+    assert seen.g_norm_per_sample == pytest.approx(gradient, rel=1e-4)
+
+
+@pytest.mark.parametrize("how", ["without the skip", "scaled"])
+def test_a_last_state_that_is_no_such_sum_is_refused(how):
+    with pytest.raises(ValueError, match="cannot be seen"):
+        creditaudit.audit(Ending(how), X, Y)
+
+
+def test_a_model_whose_sequence_comes_first_is_told_what_to_build():
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32)
+            self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(16, 10)
+
+        def forward(self, x):
+            return self.head(self.encoder(x.transpose(0, 1)).mean(0))
+
+    for length in (6, 8):  # as long as the batch is big, too
+        with pytest.raises(ValueError, match="batch_first=True"):
+            creditaudit.audit(Encoder(), torch.randn(8, length, 16), Y)
 
 
 def test_blocks_that_hand_on_the_stream_need_no_module_after_them():
@@ -399,11 +446,17 @@ class Bag(nn.Module):
         ({"blocks": []}, "empty"),
         ({"x": X.long().abs(), "model": Bag(), "blocks": ["embed"]}, "tokens"),
         ({"blocks": linear()}, "pass a list of modules"),
+        ({"blocks": "blocks.0"}, "is a str"),
+        ({"blocks": ["blocks"]}, r"not called.*'blocks.0', 'blocks.1'"),
+        ({"model": nn.Sequential(nn.LazyLinear(16), linear(), nn.Linear(16, 10)), "blocks": None}, "lazy layers"),
+        ({"model": linear().to("meta")}, "model is on the meta device"),
+        ({"x": X.to("meta")}, "x or y is on the meta device"),
         ({"model": torch.relu}, "modules of an nn.Module"),
         ({"x": X[:, :5]}, "does not run on the given"),
         ({"y": None}, "y is missing"),
         ({"x": {"input_ids": X}, "y": None}, "no labels"),
-        ({"x": [(X, Y, Y)], "y": None}, "pairs"),
+        ({"x": [(X, Y, Y)], "y": None}, "tuple of 3.*pairs"),
+        ({"x": {"x": X, "mask": Y.tolist()}}, "'mask' is a list"),
         ({"x": [], "y": None}, "not a single picture"),
         ({"blocks": [nn.Linear(2, 2)]}, "modules of this model"),
         ({"model": nn.Sequential(Residual([linear(), linear()], nn.Identity()), nn.Softmax(-1))}, "logits before"),
@@ -412,7 +465,7 @@ class Bag(nn.Module):
 )
 def test_what_cannot_be_audited_is_refused_in_a_sentence(arguments, said):
     arguments = {"model": Residual([linear(), linear()], nn.Identity()), "x": X, "y": Y} | arguments
-    if isinstance(arguments["model"], nn.Sequential):
+    if isinstance(arguments["model"], nn.Sequential) and "blocks" not in arguments:
         arguments["blocks"] = list(arguments["model"][0].blocks)
     with pytest.raises((TypeError, ValueError), match=said):
         creditaudit.audit(**arguments)
@@ -440,3 +493,9 @@ class Towers(nn.Module):
 def test_classes_of_equal_count_are_not_guessed_between():
     with pytest.raises(ValueError, match=r"left.0 .*right.0 .*blocks="):
         creditaudit.audit(Towers(), X, Y)
+
+
+@pytest.mark.parametrize("audits", [[], creditaudit.audit, {"mine": 3}])
+def test_a_table_of_what_is_no_mapping_of_audits_is_refused(audits):
+    with pytest.raises(ValueError, match="audits by name"):
+        creditaudit.reporting_table(audits)

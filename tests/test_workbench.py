@@ -11,7 +11,7 @@ from creditaudit.engine.catalogue import RuleError
 from creditaudit.engine.credit import CLASSES, Credit, Rule, onehot, output_gradient
 from creditaudit.engine.credit.dfa import DirectFeedback
 from creditaudit.engine.network import carried
-from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.lab import rulefile
 from creditaudit.lab.workbench import Workbench
 from creditaudit.measure import rulecheck
@@ -35,6 +35,13 @@ class Targets(DirectFeedback):
 
     def block(self, l: int) -> Credit:
         return Credit(signed(onehot(self.tape)), self.feedback[:, l])
+
+
+class Flipped(Targets):
+    name = "flipped"
+
+    def block(self, l: int) -> Credit:
+        return super().block(l).scaled(-1.0)
 
 
 class Shaped(Targets):
@@ -70,6 +77,56 @@ class Disguised(Rule):
         return Credit(3 * self.g + 3 * carried(self.tape, 0))
 
 
+class Uphill(Disguised):
+    name = "uphill"
+    relays = chains = True
+
+    def block(self, l: int) -> Credit:
+        return super().block(l).scaled(-1.0)
+
+    def embed(self) -> Credit:
+        return super().embed().scaled(-1.0)
+
+
+class OwnEmbed(Disguised):
+    name = "own_embed"
+    relays = chains = True
+
+    def embed(self) -> Credit:
+        return Credit(self.g)
+
+
+class Whispering(Targets):
+    name = "whispering"
+
+    def block(self, l: int) -> Credit:
+        return Credit(1e-25 * onehot(self.tape), self.feedback[:, l])
+
+
+class Chained(Targets):
+    """Each block's credit is made from that of the one behind it."""
+
+    name = "chained"
+
+    def block(self, l: int) -> Credit:
+        own = super().block(l).dense()
+        self.a = own if l == self.depth - 1 else own + self.a
+        return Credit(self.a)
+
+    def embed(self) -> Credit:
+        return Credit(self.a)
+
+
+class Stale(Chained):
+    """The same, but what an earlier batch left is taken without a word."""
+
+    name = "stale"
+
+    def begin(self, tape) -> None:
+        super().begin(tape)
+        self.a = torch.zeros_like(tape.h[0])
+
+
 class Forgetful(Targets):
     name = "forgetful"
     steps = 0
@@ -93,6 +150,27 @@ class Broken(Targets):
 
     def block(self, l: int) -> Credit:
         return self.feedbak[l]
+
+
+class Coarse(Targets):
+    name = "coarse"
+
+    def block(self, l: int) -> Credit:
+        return Credit(onehot(self.tape).float() @ self.feedback[:, l].float())
+
+
+class Bare(Targets):
+    name = "bare"
+
+    def block(self, l: int) -> torch.Tensor:
+        return onehot(self.tape) @ self.feedback[:, l]
+
+
+class Headless(Rule):
+    name = "headless"
+
+    def block(self, l: int) -> Credit:
+        return Credit(self.tape.h[l + 1])
 
 
 class Loaded(Targets):
@@ -125,21 +203,56 @@ def test_feedback_alignment_with_the_blocks_own_jacobians_is_bp():
 
 @pytest.mark.parametrize(
     ("rule", "check"),
-    [(Shaped, "shape"), (Wild, "finite"), (Forgetful, "keeps its state"), (Mixing, "runs do not mix")],
+    [
+        (Shaped, "shape"),
+        (Coarse, "precision"),
+        (Wild, "finite"),
+        (Forgetful, "keeps its state"),
+        (Mixing, "runs do not mix"),
+        (Chained, "frozen blocks"),
+        (Stale, "frozen blocks"),
+    ],
 )
 def test_what_cannot_be_trained_is_refused(rule, check):
     with pytest.raises(RuleError, match=f"the check '{check}' fails"):
         Workbench(rule, **TINY)
 
 
-@pytest.mark.parametrize(("rule", "check"), [(Silent, "not zero"), (Disguised, "not BP")])
+WITHOUT_A_WORD = [
+    (Silent, "not zero"),
+    (Whispering, "not zero"),
+    (Disguised, "not BP"),
+    (OwnEmbed, "not BP"),
+    (Uphill, "not uphill"),
+]
+
+
+@pytest.mark.parametrize(("rule", "check"), WITHOUT_A_WORD)
 def test_what_would_train_without_a_word_is_named(rule, check):
     assert [each.name for each in Workbench(rule, **TINY).found if not each.passed] == [check]
+
+
+@pytest.mark.parametrize("rules", [(Targets, Flipped), (Flipped, Targets)])
+def test_a_rule_may_inherit_from_another_of_the_notebook(rules):
+    assert [Workbench(rule, **TINY).method for rule in rules] == [rule.name for rule in rules]
+    assert catalogue.label("flipped") == "flipped" and catalogue.label("targets") == "targets"
 
 
 def test_code_that_fails_is_named_with_its_place():
     with pytest.raises(RuleError, match=r"'broken' fails on a small network: AttributeError.*in block"):
         Workbench(Broken, **TINY)
+
+
+@pytest.mark.parametrize(("rule", "said"), [(Bare, r"returns a Tensor.*Credit\("), (Headless, "no `embed`")])
+def test_an_answer_that_is_no_credit_is_refused(rule, said):
+    with pytest.raises(RuleError, match=said):
+        Workbench(rule, **TINY)
+
+
+@pytest.mark.parametrize("seeds", [7, [], "42"])
+def test_seeds_that_are_none_are_refused(seeds):
+    with pytest.raises(SpecError, match="a list of at least one"):
+        Workbench(Targets, seeds=seeds, **TINY)
 
 
 @pytest.mark.parametrize("name", ["dfa", "My rule", "", 3])

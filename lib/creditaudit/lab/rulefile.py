@@ -1,7 +1,7 @@
 """A credit rule of a notebook cell as a file that stands alone, as worker processes and the rules' folder need it.
 
 The class is copied with the imports, constants, functions and classes of the notebook that it uses; what cannot be
-copied (a tensor, an open file) is named.
+copied (a tensor, an open file) is named. A rule that it inherits from comes without its name: one file, one rule.
 """
 
 import ast
@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from creditaudit.engine.catalogue import RuleError
+from creditaudit.engine.credit import Rule
 
 HEAD = "# Written from a notebook by creditaudit.lab.workbench.\n"
 
@@ -48,6 +49,8 @@ class _Bundle:
             self.imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
         elif isinstance(value, type | FunctionType) and home in ("__main__", user.__module__):
             self.add(value)
+            if isinstance(value, type) and issubclass(value, Rule):
+                self.parts[value.__name__] = _without_name(self.parts[value.__name__])
         elif (whence := _importable(name, value)) is not None:
             self.imports.add(whence)
         elif _is_literal(value):
@@ -91,6 +94,15 @@ def _source(thing: type | FunctionType) -> str:
     node = nodes[-1]
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+
+
+def _without_name(source: str) -> str:
+    lines = source.splitlines()
+    for node in ast.parse(source).body[0].body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "name":
+            said, line = ast.get_source_segment(source, node), node.lineno - 1
+            lines[line] = lines[line].replace(said, "name: str")
+    return "\n".join(lines)
 
 
 def _parsed(lines: list[str]) -> ast.Module:

@@ -21,7 +21,7 @@ from creditaudit import paths
 from creditaudit.engine import catalogue
 from creditaudit.engine.catalogue import RuleError
 from creditaudit.engine.credit import RULES, Rule
-from creditaudit.engine.spec import RunSpec
+from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.lab import rulefile
 from creditaudit.measure import rulecheck
 from creditaudit.runs.files import write_atomically
@@ -53,6 +53,8 @@ class Workbench:
         seeds: Sequence[int] = (42,),
         **fields: Any,
     ) -> None:
+        if not isinstance(seeds, Sequence) or isinstance(seeds, str) or not seeds:
+            raise SpecError(f"seeds = {seeds!r}: pass a list of at least one, seeds=[42]")
         self.method = rule if isinstance(rule, str) else _adopt(rule)
         self.shape = {"width": width, "depth": depth, "epochs": epochs, **fields}
         self.seeds = list(seeds)

@@ -7,16 +7,17 @@ The null is that of directions drawn sample by sample; feedback that all samples
 Where autograd does not return the gradient, all of this is measured by differences of the loss.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from creditaudit.measure import differences, inputs
-from creditaudit.measure.conditions import as_it_was, find_path
+from creditaudit.measure import differences, inputs, rich
+from creditaudit.measure.conditions import LOOK, as_it_was, find_path
 from creditaudit.measure.differences import Losses
 from creditaudit.measure.inputs import AuditError, Batch
 from creditaudit.measure.passage import Path
@@ -69,6 +70,10 @@ class Alignment:
         head = f"alignment over n = {self.n} samples, gradient by {self.reference}"
         return "\n".join([head, self.to_frame().to_string(index=False), *(f"  note: {note}" for note in self.notes)])
 
+    def _repr_html_(self) -> str:
+        head = f"alignment over n = {self.n} samples, gradient by {self.reference}"
+        return rich.page(head, [self.to_frame()], self.notes)
+
     def plot(self) -> "Figure":
         """Cosines block by block, between the null band (± 1.96 std) and the ceiling."""
         from matplotlib.figure import Figure
@@ -97,27 +102,37 @@ def alignment(
     or what a library puts in its place.
     """
     inputs.check_model(model)
+    if not callable(credits) and credits is not None and inputs.is_shuffled(x):
+        raise AuditError(
+            "the loader shuffles, so that no row of the credits is known to belong to its picture: pass a function of "
+            "(x, y) that returns them, or a loader with shuffle=False"
+        )
     with as_it_was(model):
-        given = list(inputs.batches(model, x, y))
-        path = find_path(model, blocks, given[0])
-        reference = differences.check(model, path, given[0])
+        look, given = inputs.opening(inputs.batches(model, x, y), LOOK)
+        path = find_path(model, blocks, look)
+        reference = differences.check(model, path, look)
         by_autograd = reference.last and reference.lower
         sheets, n = [], 0
         for batch in given:
             sheets.append(_Sheet(model, path, batch, _of_batch(credits, batch, n, path), by_autograd))
             n += len(batch)
+        if not callable(credits) and (longer := max(map(len, credits or []), default=0)) > n:
+            raise AuditError(f"the credits have {longer} rows for {n} pictures: pass one row for each, in their order")
         rows = [_row(sheets, path, call) for call in range(len(path.before))]
-    if by_autograd:
-        return Alignment(rows, n, "autograd")
-    note = "autograd does not return the gradient here: cosines are measured by differences, without a ceiling"
-    return Alignment(rows, n, "differences", [note])
+    replaced = "autograd does not return the gradient here: cosines are measured by differences, without a ceiling"
+    notes = [] if by_autograd else [replaced]
+    for what, counts in (("not finite", "wild"), ("zero", "silent")):
+        counted = [sum(getattr(sheet, counts)[call] for sheet in sheets) for call in range(len(rows))]
+        if where := ", ".join(f"{row.block} {count}" for row, count in zip(rows, counted, strict=True) if count):
+            notes.append(f"the credit is {what} for some of the {n} samples, which have no cosine ({where})")
+    return Alignment(rows, n, "autograd" if by_autograd else "differences", notes)
 
 
 def _of_batch(credits: Credits, batch: Batch, start: int, path: Path) -> list[Tensor] | None:
     if credits is None:
         return None
     if callable(credits):
-        found = list(credits(batch.arguments[0] if batch.arguments else batch.named, batch.y))
+        found = _answer(credits, batch.arguments[0] if batch.arguments else batch.named, batch.y)
     elif isinstance(credits, Sequence):
         found = [each[start : start + len(batch)] if isinstance(each, Tensor) else each for each in credits]
     else:
@@ -138,6 +153,18 @@ def _of_batch(credits: Credits, batch: Batch, start: int, path: Path) -> list[Te
     return [credit.detach().double() for credit in found]
 
 
+def _answer(credits: Callable, x: Any, y: Tensor) -> list[Any]:
+    try:
+        inspect.signature(credits).bind(x, y)
+    except TypeError as error:
+        raise AuditError(f"credits is called with (x, y) and does not take them ({error}): let it be f(x, y)") from None
+    except ValueError:  # of a builtin nothing is known
+        pass
+    if not isinstance(found := credits(x, y), Iterable):
+        raise AuditError(f"credits returned a {type(found).__name__}: let it return one tensor per call of a block")
+    return list(found)
+
+
 class _Sheet:
     """One batch: its losses as a function of moves, the gradients if autograd has them, the credits."""
 
@@ -150,9 +177,15 @@ class _Sheet:
             credits = [self.sent[l].view_as(self.losses.states[l]) for l in path.after]
         self.shapes = [each.shape[1:] for each in credits]
         self.credits = [each.reshape(len(each), -1) for each in credits]
+        finite = [each.isfinite().all(-1, keepdim=True) for each in self.credits]
+        self.credits = [each.where(known, 0.0) for each, known in zip(self.credits, finite, strict=True)]
+        self.wild = [int((~known).sum()) for known in finite]
+        silent = [int((each == 0).all(-1).sum()) for each in self.credits]
+        self.silent = [zeros - wild for zeros, wild in zip(silent, self.wild, strict=True)]
 
     def cosines(self, vectors: Tensor, place: int) -> Tensor:
         """Row cosines with the gradient, without any clamp; nan where one vector is zero."""
+        vectors = _near_one(vectors)
         length = torch.linalg.vector_norm(vectors, dim=-1)
         if self.by_autograd:
             along = torch.linalg.vecdot(vectors, self.sent[place])
@@ -173,16 +206,16 @@ class _Sheet:
     def change(self, place: int, moves: Sequence[Tensor]) -> Tensor:
         return (self.losses.moved([{place: move} for move in moves]) - self.losses.base).flatten()
 
-    def rho_pairs(self, call: int, place: int) -> tuple[Tensor, Tensor]:
+    def rho_pairs(self, call: int, place: int, scale: float) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(1000 + place)
         step = STEP if self.losses.dtype == torch.float64 else differences.COARSE_STEPS[0]
         shape = (RHO_DIRECTIONS, *self.losses.states[place].flatten(1).shape)
         moves = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.losses.y.device)
         moves *= step * self.losses.lengths[place][:, None] / torch.linalg.vector_norm(moves, dim=-1, keepdim=True)
-        return torch.linalg.vecdot(self.credits[call], moves).flatten(), self.change(place, moves)
+        return torch.linalg.vecdot(self.credits[call] / scale, moves).flatten(), self.change(place, moves)
 
     def nudged(self, call: int, place: int) -> Tensor:
-        a = self.credits[call]
+        a = _near_one(self.credits[call])
         return self.change(place, [-ETA * a / a.square().mean(-1, keepdim=True).sqrt()])
 
 
@@ -194,13 +227,14 @@ def _row(sheets: list[_Sheet], path: Path, call: int) -> BlockAlignment:
             f"the credit of {path.calls[call]} is {list(own)} for a picture: neither what enters that block "
             f"({list(entered)}) nor what leaves it ({list(left)})"
         )
+    scale = max(sheet.credits[call].abs().max().item() for sheet in sheets) or 1.0  # of rho: one for all samples
     found: dict[str, float | None] = {}
     for side, place, shape in (("out", after, left), ("in", before, entered)):
         if own != shape:
             found |= {f"cosine_{side}": None, f"rho_{side}": None, f"nudge_{side}": None}
             continue
         cosines = torch.cat([sheet.cosines(sheet.credits[call], place) for sheet in sheets])
-        pairs = zip(*(sheet.rho_pairs(call, place) for sheet in sheets[:4]), strict=True)
+        pairs = zip(*(sheet.rho_pairs(call, place, scale) for sheet in sheets[:4]), strict=True)
         found |= {
             f"cosine_{side}": _mean(cosines),
             f"rho_{side}": _finite(torch.corrcoef(torch.stack([torch.cat(each) for each in pairs]))[0, 1].item()),
@@ -213,6 +247,12 @@ def _row(sheets: list[_Sheet], path: Path, call: int) -> BlockAlignment:
     defined = len(cosines) - undefined
     null = 1 / math.sqrt(entered.numel() * defined) if defined else math.nan
     return BlockAlignment(block=path.calls[call], ceiling=ceiling, null_std=null, undefined=undefined, **found)
+
+
+def _near_one(vectors: Tensor) -> Tensor:
+    """Rows times powers of two, which changes no digit: squares of 1e200 and of 1e-200 are no numbers any more."""
+    exponents = torch.frexp(vectors.abs().amax(-1, keepdim=True)).exponent.clamp(-1000, 1000)
+    return torch.ldexp(vectors, -exponents)
 
 
 def _mean(values: Tensor) -> float | None:

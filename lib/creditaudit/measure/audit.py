@@ -10,16 +10,15 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from creditaudit.measure import differences, inputs, rules
-from creditaudit.measure.conditions import as_it_was, find_path
-from creditaudit.measure.inputs import BATCH, HALF, Batch
+from creditaudit.measure import differences, inputs, rich, rules
+from creditaudit.measure.conditions import LOOK, as_it_was, bounded, find_path
+from creditaudit.measure.inputs import BATCH, HALF, AuditError, Batch, Sample
 from creditaudit.measure.passage import Passage, Path
 from creditaudit.measure.rules import D1_LIMIT, D2_FLOOR, D3_GAIN
 
@@ -65,6 +64,11 @@ class Audit:
         return [state.h_norm for state in self.states]
 
     @property
+    def by_rms(self) -> bool:
+        """Whether no two states of one shape follow each other, so that D1 is not the study's."""
+        return all(state.growth is None for state in self.states)
+
+    @property
     def d1(self) -> bool:
         return rules.scale_is_stable(self.growth)
 
@@ -98,12 +102,30 @@ class Audit:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def to_dict(self, prefix: str = "") -> dict[str, float]:
-        """Flat names and plain numbers, for any logger; a diagnostic is 1 where it passes. What is open is left out."""
+        """Flat names and plain numbers, for any logger; a diagnostic is 1 where it passes. What is open is left out.
+
+        A logger takes no words: `reference_by_differences` and `growth_by_rms` are 0 or 1, `notes` counts the caveats.
+        """
         found = {name: getattr(self, name) for name in ("accuracy", "growth", "g_norm", "g_norm_per_sample", "gain")}
         found |= {name: None if passed is None else int(passed) for name, passed in self.passes.items()}
+        found |= {"reference_by_differences": int(self.reference == "differences"), "growth_by_rms": int(self.by_rms)}
+        found |= {"notes": len(self.notes)}
         for l, state in enumerate(self.states):
             found |= {f"h_norm/{l}": state.h_norm, f"layer_g_norm/{l}": state.g_norm}
         return {prefix + name: value for name, value in found.items() if value is not None}
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        judged = {
+            "": list(self.passes),
+            "of": ["growth", "‖g_L‖", "gain"],
+            "measured": [self.growth, self.g_norm, self.gain],
+            "limit": [f"≤ {D1_LIMIT:g}", f"≥ {D2_FLOOR:g}", f"≥ {D3_GAIN:+g}"],
+            "result": [{True: "passes", False: "fails", None: "open"}[passed] for passed in self.passes.values()],
+        }
+        head = f"{self.verdict}: accuracy {self.accuracy:.4f}, n = {self.n}, gradient by {self.reference}"
+        return rich.page(head, [pd.DataFrame(judged), self.to_frame()], self.notes)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per state."""
@@ -147,18 +169,21 @@ def audit(
     inputs.check_model(model)
     frozen = inputs.fraction(frozen_accuracy, "frozen_accuracy")
     with as_it_was(model):
-        given = inputs.batches(model, x, y)
-        first = next(given)
-        path = find_path(model, blocks, first)
-        reference = differences.check(model, path, first)
-        parts = [_examine(model, path, batch, reference) for batch in chain([first], given)]
-        g_norms = _gradient_norms(model, path, first, reference, torch.cat([part[1] for part in parts], -1))
+        look, given = inputs.opening(inputs.batches(model, x, y), LOOK)
+        path = find_path(model, blocks, look)
+        reference, blind = differences.check(model, path, look), bounded(model, path, look)
+        sample, parts = Sample(differences.SAMPLES), []
+        for batch in given:
+            parts.append(_examine(model, path, batch, reference))
+            if not (reference.last and reference.lower):
+                sample.add(batch)
+        g_norms = _gradient_norms(model, path, sample, reference, torch.cat([part[1] for part in parts], -1))
     h, hits = (torch.cat([part[i] for part in parts], -1) for i in (0, 2))
     h_norm, shapes, types = h.median(1).values, parts[0][3], set().union(*(part[4] for part in parts))
     states = _states(path, h_norm.tolist(), shapes, [norm / BATCH for norm in g_norms])
     growths = [state.growth for state in states if state.growth is not None]
     by_rms = [state.growth_rms for state in states if state.growth_rms is not None]
-    notes = _notes(path, reference, types, bool(growths))
+    notes = _notes(path, reference, types, bool(growths), min(len(hits), differences.SAMPLES), blind)
     for note in notes:
         warnings.warn(note, UnsafeReading, stacklevel=2)
     accuracy = hits.double().mean().item()
@@ -180,15 +205,20 @@ def reporting_table(audits: Mapping[str, Audit]) -> "pd.DataFrame":
     """One row per model, ready for `.to_latex(index=False, escape=True)`."""
     import pandas as pd
 
+    if not isinstance(audits, Mapping) or not all(isinstance(seen, Audit) for seen in audits.values()):
+        kind = type(audits).__name__
+        raise AuditError(f"reporting_table takes audits by name, {{'mine': audit(model, x, y)}}; this is a {kind}")
+
     rows = {
         name: {
             "accuracy": f"{seen.accuracy:.3f}",
             "n": seen.n,
-            "D1 growth": f"{seen.growth:.3g}",
+            "D1 growth": f"{seen.growth:.3g}{' (RMS)' * seen.by_rms}",
             "D2 gradient norm": f"{seen.g_norm:.2g}",
             "D3 gain (pp)": "" if seen.gain is None else f"{100 * seen.gain:+.1f}",
             "verdict": seen.verdict,
             "reference": seen.reference,
+            "notes": "; ".join(note.partition(":")[0] for note in seen.notes),
         }
         for name, seen in audits.items()
     }
@@ -210,16 +240,16 @@ def _examine(model: nn.Module, path: Path, batch: Batch, reference: differences.
 
 
 def _gradient_norms(
-    model: nn.Module, path: Path, first: Batch, reference: differences.Reference, g: Tensor
+    model: nn.Module, path: Path, sample: Sample, reference: differences.Reference, g: Tensor
 ) -> list[float]:
-    """Medians; by differences on the first samples where autograd returns something else than the gradient."""
+    """Medians; by differences on some samples where autograd returns something else than the gradient."""
     norms, last = g.median(1).values.tolist(), len(g) - 1
     wrong = ([] if reference.lower else list(range(last))) + ([] if reference.last else [last])
     if wrong:
-        losses = differences.Losses(model, path, first.part(0, differences.SAMPLES))
+        losses = [differences.Losses(model, path, batch) for batch in sample.batches]
         for l in wrong:
             count = differences.DIRECTIONS if l == last else differences.LOWER_DIRECTIONS
-            norms[l] = differences.gradient_norms(losses, l, count).median().item()
+            norms[l] = torch.cat([differences.gradient_norms(each, l, count) for each in losses]).median().item()
     return norms
 
 
@@ -235,40 +265,53 @@ def _states(path: Path, h: list[float], shapes: list[torch.Size], g: list[float]
     return states
 
 
-def _notes(path: Path, reference: differences.Reference, types: set[torch.dtype], has_stages: bool) -> list[str]:
+def _notes(
+    path: Path,
+    reference: differences.Reference,
+    types: set[torch.dtype],
+    has_stages: bool,
+    sampled: int,
+    blind: list[str],
+) -> list[str]:
+    """Each begins with what it is about, for a table."""
     wrong = "what autograd returns {} is not the gradient of the loss, as where a library replaces backward"
     half = sorted(str(kind).removeprefix("torch.") for kind in types & HALF)
     notes = []
     if not reference.last:
         why = reference.reason or f"it is off by {reference.mismatch:.2g} times the gradient"
         notes.append(
-            f"{wrong.format('at the last state')}: {why}. D2 is measured by differences of the loss along random "
-            f"directions on up to {differences.SAMPLES} samples"
+            f"gradient by differences: {wrong.format('at the last state')}: {why}. D2 is measured by differences of "
+            f"the loss along random directions on {sampled} of the samples"
         )
     elif not reference.lower:
         notes.append(
-            f"{wrong.format('before the last state')}: g_norm there is measured by differences of the loss; D2 is not "
-            "touched by it"
+            f"lower gradients by differences: {wrong.format('before the last state')}: g_norm there is measured by "
+            "differences of the loss; D2 is not touched by it"
         )
     elif not reference.checked:
         notes.append(
-            "the loss jumps when the last state is moved (a sign or a rounding behind it?), so that what autograd "
-            "returns there could not be checked by differences: D2 is left open"
+            "gradient unchecked: the loss jumps when the last state is moved (a sign or a rounding behind it?), so "
+            "that what autograd returns there could not be checked by differences: D2 is left open"
         )
     if not has_stages:
         notes.append(
-            "no two states that follow each other have the same shape: D1 is judged by the growth of the root mean "
-            "square of their numbers, which is not the study's statistic"
+            "growth by RMS: no two states that follow each other have the same shape, and D1 is judged by the growth "
+            "of the root mean square of their numbers, which is not the study's statistic"
+        )
+    if path.growth_before_norm or blind:
+        where = f" ({', '.join([*blind[:3], *['...'] * (len(blind) > 3)])})" if blind else ""
+        notes.append(
+            "D1 nearly blind: a norm at the end of the blocks (post-norm), or a saturation, sets the length of the "
+            f"states{where}, however long what comes before is"
         )
     if path.growth_before_norm:
-        notes.append(
-            "the blocks end in a norm (post-norm), which sets the scale of what leaves them: D1 is nearly blind here. "
-            f"What enters that norm is up to {rules.largest(path.growth_before_norm):.3g} times as long as what "
+        notes[-1] += (
+            f". What enters that norm is up to {rules.largest(path.growth_before_norm):.3g} times as long as what "
             "entered the block"
         )
     if half:
         notes.append(
-            f"the model computes in {', '.join(half)}: norms are good to about 1 %, a gradient may have been rounded "
-            "away. Audit it in float32 where the reading is near a limit"
+            f"{', '.join(half)}: the model computes in it, so that norms are good to about 1 % and a gradient may have "
+            "been rounded away. Audit it in float32 where the reading is near a limit"
         )
     return notes

@@ -38,8 +38,9 @@ def is_weight_layer(module: nn.Module) -> bool:
 
 
 def _named(model: nn.Module, blocks: Any) -> list[nn.Module]:
-    if not isinstance(blocks, Iterable):
-        raise AuditError(f"blocks is a {type(blocks).__name__}: pass a list of modules, blocks=[...]")
+    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+        like = f"{blocks!r}" if isinstance(blocks, str) else "..."
+        raise AuditError(f"blocks is a {type(blocks).__name__}: pass a list of modules, blocks=[{like}]")
     names, known, found = dict(model.named_modules()), set(model.modules()), []
     for block in blocks:
         module = names.get(block) if isinstance(block, str) else block

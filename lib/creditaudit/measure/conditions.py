@@ -16,24 +16,30 @@ from torch import Tensor, nn
 from creditaudit.measure.blocks import candidates
 from creditaudit.measure.inputs import HALF, AuditError, Batch, run
 from creditaudit.measure.passage import Passage, Path, Place
-from creditaudit.measure.stream import UNFOLLOWED, observe
+from creditaudit.measure.stream import UNFOLLOWED, UNSEEN, observe
 
 LOOK = 8  # samples of the passes that find the stream
 AGAIN, ALONE, COARSELY_ALONE = 1e-4, 1e-2, 0.1  # relative to the logits; sums are rounded in another order when alone
 HELD = 1e-5
+FEW, FAR, FOLLOWS = 4, 1e3, 10.0  # samples; scaled so much, a norm that grows by less than this does not follow
 
 
 @contextmanager
 def as_it_was(model: nn.Module) -> Iterator[None]:
-    """In eval mode and with gradients, whatever surrounds it; afterwards every module has its own mode back."""
-    modes = {module: module.training for module in model.modules()}
+    """In eval mode and with gradients, whatever surrounds it; afterwards every module has its own mode back.
+
+    Torch's fast path of attention would skip the blocks' own forward, or hand on nested tensors.
+    """
+    modes, fast = {module: module.training for module in model.modules()}, torch.backends.mha.get_fastpath_enabled()
     compiles = "torch._dynamo" in sys.modules  # compiled code would not see that it is watched
     eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
     model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.inference_mode(False), torch.enable_grad(), eager:
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         model.train(modes[model])  # for modules that do more than set a flag
         for module, mode in modes.items():
             module.training = mode
@@ -87,10 +93,16 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
         raise AuditError(UNFOLLOWED)
     if not logits.isfinite().all():  # it diverged: the norms will say so
         return
+    if torch.equal(base.states[-1].flatten(1), logits):
+        raise AuditError(
+            f"{_named(path.places[-1])} is the logits themselves, where the gradient knows nothing of the readout: "
+            "name blocks that end before it, blocks=[...]"
+        )
     sides = [place.side for place in path.places]
     for l, (here, there) in enumerate(pairwise(path.places)):
         before_gap = "in" in sides[l + 2 : l + 3]
-        if there.side == "out" and not before_gap:  # a block, and the next one gets what it returns
+        unseen = path.unseen and l + 2 == len(sides)
+        if there.side == "out" and not before_gap and not unseen:  # a block, and the next one gets what it returns
             continue
         state = base.states[l]
         move = torch.randn(state.shape, generator=generator, dtype=torch.float64).to(state) * state.abs().mean()
@@ -98,10 +110,11 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
         moved.run(model, batch)
         held = Passage(path, moves={l: move}, hold={l + 1: base.states[l + 1]}).run(model, batch)
         if _apart(logits, held) > HELD:
-            raise AuditError(
+            beside = (
                 f"{_named(here)} reaches the output beside {_named(there)}, so the states are no chain "
                 "(a skip around them, two paths): name blocks that hand one stream on, blocks=[...]"
             )
+            raise AuditError(UNSEEN if unseen else beside)
         if there.side == "in" and torch.equal(moved.states[l + 1], base.states[l + 1]):
             raise AuditError(
                 f"{_named(there)} does not depend on {_named(here)}: name blocks that take the stream as "
@@ -109,7 +122,36 @@ def check_chain(model: nn.Module, path: Path, batch: Batch) -> None:
             )
 
 
+@torch.no_grad()
+def bounded(model: nn.Module, path: Path, batch: Batch) -> list[str]:
+    """States whose norm follows neither the state before nor the weights between, as behind a norm or a saturation."""
+    batch = batch.part(0, FEW)
+    base = Passage(path, keep=True)
+    if not base.run(model, batch).isfinite().all():
+        return []
+    norms = torch.stack(base.norms).median(1).values.cpu()
+    factors = [FAR * max(1.0, (there / here).item()) if here else 1.0 for here, there in pairwise(norms)]
+    heavy = {
+        f"{prefix}.{name}".lstrip("."): FAR * parameter
+        for prefix, module in model.named_modules()  # each once, under whatever names
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dim() > 1  # neither a bias nor the scale of a norm
+    }
+    stays = torch.tensor([here == there for here, there in pairwise(base.shapes)])  # as D1 compares them
+    stays |= ~stays.any()
+    for scales, weights in ((factors, None), ([1.0] * len(factors), heavy)):
+        moved = Passage(path, hold={l: scale * base.states[l] for l, scale in enumerate(scales)})
+        try:
+            moved.run(model, batch, weights)
+        except AuditError:  # a model that refuses such numbers: nothing is known
+            return []
+        stays &= (torch.stack(moved.norms).median(1).values.cpu() / norms)[1:] < FOLLOWS
+    return [place.name for place, blind in zip(path.places[1:], stays.tolist(), strict=True) if blind]
+
+
 def _named(place: Place) -> str:
+    if not place.name:
+        return "what the model returns"
     return f"what goes {place.name}" if place.name.startswith("into ") else f"what leaves {place.name}"
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from creditaudit.measure import inputs
 from creditaudit.measure.blocks import candidates
-from creditaudit.measure.conditions import as_it_was, find_path
+from creditaudit.measure.conditions import LOOK, as_it_was, find_path
 from creditaudit.measure.inputs import AuditError
 
 
@@ -26,7 +26,7 @@ def freeze(
         if x is None:
             found = candidates(model, blocks, None)[0]
         else:
-            path = find_path(model, blocks, next(inputs.batches(model, x, y)))
+            path = find_path(model, blocks, inputs.opening(inputs.batches(model, x, y), LOOK)[0])
             found = [model.get_submodule(name) for name in path.names]
     inside = {parameter for block in found for parameter in block.parameters()}
     if not inside:

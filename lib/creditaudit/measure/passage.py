@@ -38,6 +38,7 @@ class Path:
     before: list[int]  # of every call the place of what enters and of what leaves
     after: list[int]
     growth_before_norm: list[float] = field(default_factory=list)  # of post-norm blocks
+    unseen: bool = False  # the last state: the sum that was handed on before, but that no module gets
 
 
 class Passage:

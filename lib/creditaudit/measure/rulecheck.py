@@ -7,13 +7,14 @@ trained. One that is silently zero, or silently BP, can, and is named: nothing e
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from creditaudit.engine import catalogue, model
-from creditaudit.engine.credit import Rule
-from creditaudit.engine.network import Tape
+from creditaudit.engine.credit import RULES, Rule
+from creditaudit.engine.network import Credit, Tape
 from creditaudit.engine.pictures import PIXELS
 from creditaudit.engine.spec import RunSpec
 from creditaudit.engine.step import Stack
@@ -24,6 +25,9 @@ PICTURES = 24
 STIRRED = 0.3  # std of what is added to every weight: at init the blocks do nearly nothing
 FAINT = 1e-12  # of the largest credit: a block that gets less gets nothing
 SAME = 1e-6  # of 1 minus cosine: the same direction
+AGAINST = -0.5  # mean cosine
+DRAWS = ": let `draw` draw, from torch; and where carried() is used, say relays = chains = True"
+RELAYS = ": if what block(l) or embed() answers is made from an earlier answer, say relays = True"
 
 
 @dataclass(frozen=True)
@@ -48,27 +52,40 @@ def check(method: str) -> list[Check]:
 
 
 def _checks(method: str) -> Iterator[Check]:
+    for part in ("block", "embed"):
+        if getattr(RULES[method], part) is getattr(Rule, part):
+            raise catalogue.RuleError(f"the rule {method!r} has no `{part}`: define it, and return the credit there")
     try:
         credit = _credit(method, [0, 1])
+    except catalogue.RuleError:
+        raise
     except Exception as error:
         raise catalogue.RuleError(f"the rule {method!r} fails on a small network: {_place(error)}") from error
     shape = (2, PICTURES, SHAPE["width"])
     odd = [f"{_part(i)}: {tuple(each.shape)}" for i, each in enumerate(credit) if tuple(each.shape) != shape]
     yield Check("shape", not odd, f"not {shape} at {'; '.join(odd)}" if odd else f"one vector per picture, {shape}")
+    coarse = [f"{_part(i)}: {each.dtype}" for i, each in enumerate(credit) if each.dtype != torch.float64]
+    if coarse:
+        note = f"the network is torch.float64, the credit is not at {'; '.join(coarse)}: take over the type of the tape"
+        yield Check("precision", False, note)
     wild = [_part(i) for i, each in enumerate(credit) if not each.isfinite().all()]
     yield Check("finite", not wild, f"not at the {', '.join(wild)}" if wild else "everywhere")
-    norms = [torch.linalg.vector_norm(each, dim=-1).median().item() for each in credit]
-    faint = [_part(i) for i, norm in enumerate(norms) if norm <= FAINT * max(norms)]
-    note = f"vanishes at the {', '.join(faint)}" if faint else f"median norms {min(norms):.1e} to {max(norms):.1e}"
-    note = note if max(norms) else "it is zero everywhere: the blocks are never trained"
-    yield Check("not zero", not faint, note, fatal=False)
+    yield _loud(method, credit)
     exact = [each.clone() for each in reference_gradients(_tape(_stack(method, [0, 1])))]
-    same = sum(1 - cosines(a, g).nan_to_num(0).min().item() < SAME for a, g in zip(credit, exact, strict=True))
-    is_bp, where = same == len(exact), f"{same} of {len(exact)} places (embed and blocks)" if same else "no place"
-    note = "in every block it points along the exact gradient: this is BP"
+    angles = [cosines(a, g).nan_to_num(0) for a, g in zip(credit, exact, strict=True)]
+    same = [1 - each.min().item() < SAME for each in angles]
+    is_bp, where = all(same[1:]), f"{sum(same)} of {len(exact)} places (embed and blocks)" if any(same) else "no place"
+    note = f"in every block it points along the exact gradient: this is BP{', but for the embed' * (not same[0])}"
     note = note if is_bp else f"along the exact gradient in {where}"
     yield Check("not BP", not is_bp or method == "bp", note, fatal=False)
-    yield _equal("same seed, same credit", credit, _credit(method, [0, 1]), "what is drawn comes from torch's stream")
+    means = [each.mean().item() for each in angles]
+    against = [_part(i) for i, mean in enumerate(means) if mean < AGAINST]
+    note = f"mean cosine with the gradient {min(means):.2f} to {max(means):.2f}"
+    note = f"it points against the gradient at the {', '.join(against)}: turn its sign; {note}" if against else note
+    yield Check("not uphill", not against, note, fatal=False)
+    again = _credit(method, [0, 1])
+    yield _equal("same seed, same credit", credit, again, "what is drawn comes from torch's stream", DRAWS)
+    yield _without_others(method, credit)
     yield _equal("runs do not mix", [c[:1] for c in credit], _credit(method, [0]), "a run alone is as in company")
     yield _equal("keeps its state", *_continued(method), "checkpoints and copies hold all that `tensors()` names")
     with torch.inference_mode(False), torch.no_grad():  # a Jacobian needs autograd
@@ -77,9 +94,46 @@ def _checks(method: str) -> Iterator[Check]:
         yield _equal("BP with BP's matrices", *pair, "with the blocks' own Jacobians as feedback")
 
 
-def _stack(method: str, seeds: list[int]) -> Stack:
+def _loud(method: str, credit: list[Tensor]) -> Check:
+    """Zero, less than other blocks get, or lost beside the eps that its rms is divided with."""
+    norms = [torch.linalg.vector_norm(each, dim=-1).median().item() for each in credit]
+    faint = [_part(i) for i, norm in enumerate(norms) if norm <= FAINT * max(norms)]
+    spec, width = RunSpec(method=method, **SHAPE), SHAPE["width"]
+    lost = spec.normalisation != "none" and min(norms) / width**0.5 < spec.rms_eps
+    note = f"median norms {min(norms):.1e} to {max(norms):.1e}"
+    if not max(norms):
+        note = "it is zero everywhere: the blocks are never trained"
+    elif faint:
+        note = f"vanishes at the {', '.join(faint)}"
+    elif lost:
+        note = f"vanishes beside rms_eps = {spec.rms_eps:g}, with {note}: scale it up"
+    return Check("not zero", not faint and not lost, note, fatal=False)
+
+
+def _without_others(method: str, credit: list[Tensor]) -> Check:
+    """Frozen blocks are asked by no rule but one that relays, and every rule trains beside them."""
+    name, relays = "frozen blocks", RULES[method].relays
+    try:
+        alone = credit if relays else [_answer_alone(method, place) for place in range(len(credit))]
+        for k in (0, 1):
+            _step(_stack(method, [0, 1], k=k))
+    except catalogue.RuleError:
+        raise
+    except Exception as error:
+        return Check(name, False, f"it fails beside them, {_place(error)}" + RELAYS * (not relays))
+    return _equal(name, alone, credit, "it trains with k = 0 and k = 1", RELAYS)
+
+
+def _answer_alone(method: str, place: int) -> Tensor:
+    stack = _stack(method, [0, 1])
+    answers = _Answers(stack.rule)
+    answers.begin(_tape(stack))
+    return (answers.block(place - 1) if place else answers.embed()).dense().clone()
+
+
+def _stack(method: str, seeds: list[int], k: int | None = None) -> Stack:
     """Small networks, each stirred by its own seed."""
-    stack = Stack([RunSpec(method=method, seed=seed, **SHAPE) for seed in seeds], torch.float64)
+    stack = Stack([RunSpec(method=method, seed=seed, k=k, **SHAPE) for seed in seeds], torch.float64)
     for tensor in stack.net.tensors():
         for s, seed in enumerate(seeds):
             noise = torch.randn(tensor[s].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -95,6 +149,25 @@ def _tape(stack: Stack, pictures: int = PICTURES) -> Tape:
     return tape
 
 
+class _Answers:
+    """A rule whose answers are looked at."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.begin, self.chains = rule, rule.begin, rule.chains
+
+    def block(self, l: int) -> Credit:
+        return self._credit(self.rule.block(l), f"block({l})")
+
+    def embed(self) -> Credit:
+        return self._credit(self.rule.embed(), "embed()")
+
+    def _credit(self, answer: Any, call: str) -> Credit:
+        if not isinstance(answer, Credit):
+            what = f"{self.rule.name!r} returns a {type(answer).__name__} from {call}"
+            raise catalogue.RuleError(f"the rule {what}: wrap it in Credit(...)")
+        return answer
+
+
 def _credit(method: str, seeds: list[int]) -> list[Tensor]:
     """Of the embed and the blocks, copied: a rule may reuse its buffers."""
     stack = _stack(method, seeds)
@@ -102,23 +175,27 @@ def _credit(method: str, seeds: list[int]) -> list[Tensor]:
 
 
 def _walked(rule: Rule, tape: Tape) -> list[Tensor]:
-    return [each.clone() for each in walk(rule, tape)]
+    return [each.clone() for each in walk(_Answers(rule), tape)]
 
 
-def _equal(name: str, ours: list[Tensor], theirs: list[Tensor], note: str) -> Check:
+def _equal(name: str, ours: list[Tensor], theirs: list[Tensor], note: str, hint: str = "") -> Check:
     """Up to the rounding of sums taken in another order."""
     off = [_part(i) for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if not torch.allclose(a, b, rtol=1e-6)]
-    return Check(name, not off, note if not off else f"not so at the {', '.join(off)}")
+    return Check(name, not off, note if not off else f"not so at the {', '.join(off)}{hint}")
 
 
 def _continued(method: str) -> tuple[list[Tensor], list[Tensor]]:
     """The credit after a training step, of the rule itself and of one that was given its tensors."""
     stack, other = _stack(method, [0, 1]), _stack(method, [2, 3])
+    _step(stack)
+    other.rule.load(stack.rule.tensors())
+    return _walked(stack.rule, _tape(stack)), _walked(other.rule.to(torch.float64), _tape(stack))
+
+
+def _step(stack: Stack) -> None:
     generator = torch.Generator().manual_seed(8)
     x = torch.randn(2, PICTURES, PIXELS, generator=generator, dtype=torch.float64)
     stack.step(x, torch.randint(0, 10, (2, PICTURES), generator=generator))
-    other.rule.load(stack.rule.tensors())
-    return _walked(stack.rule, _tape(stack)), _walked(other.rule.to(torch.float64), _tape(stack))
 
 
 def _with_jacobians(method: str) -> tuple[list[Tensor], list[Tensor]] | None:

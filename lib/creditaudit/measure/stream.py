@@ -21,6 +21,11 @@ UNFOLLOWED = (
     "cannot be followed: name blocks that return the stream, with whatever stands between them (a scaled skip, a "
     "norm) inside, blocks=[...]"
 )
+UNSEEN = (
+    "the last state cannot be seen: no module after the blocks gets what the last one returned, added to what had "
+    "entered it where the others' were. Name blocks that return the stream, blocks=[...], or make what stands between "
+    "them and the next module (a functional norm) a module"
+)
 
 
 def observe(model: nn.Module, blocks: list[nn.Module], batch: Batch, named: bool) -> Path:
@@ -30,7 +35,9 @@ def observe(model: nn.Module, blocks: list[nn.Module], batch: Batch, named: bool
     names = {module: name for name, module in model.named_modules()}
     if uncalled := [names[block] for block in blocks if block not in seen.calls]:
         if named or not seen.calls:
-            raise AuditError(f"{', '.join(uncalled)} was not called: name the blocks yourself, blocks=[...]")
+            held = [f"{name}.{child}" for name in uncalled for child, _ in model.get_submodule(name).named_children()]
+            instead = f"what it holds, blocks={held}" if held else "the blocks yourself, blocks=[...]"
+            raise AuditError(f"{', '.join(uncalled)} was not called: name {instead}")
         return observe(model, [block for block in blocks if block in seen.calls], batch, True)
     is_chain = "other" in seen.handed_on
     if is_chain and (seen.reader is None or not all(map(is_weight_layer, blocks))):
@@ -57,7 +64,8 @@ def _stream(blocks: list[nn.Module], audited: list[str], calls: list[str], seen:
         places.append(Place(call, "out", kinds[call] == "added", name))
         after.append(len(places) - 1)
     growth = [g for g, kind in zip(seen.before_norm, kinds, strict=True) if g is not None and kind == "passed"]
-    return Path(blocks, audited, calls, places, before, after, growth)
+    unseen = kinds[-1] == "added" and "added" not in seen.met
+    return Path(blocks, audited, calls, places, before, after, growth, unseen)
 
 
 class _Observer:
@@ -85,24 +93,22 @@ class _Observer:
         if wrong := [list(shape) for shape in every if not shape or shape[0] != len(batch)]:
             raise AuditError(
                 f"the states are {wrong[0]} for {len(batch)} pictures: the first dimension must be the batch "
-                "(for a sequence-first model, pass blocks that see it batch-first)"
+                "(build a sequence-first model with batch_first=True instead of transposes; its weights stay the same)"
             )
+        if len(batch) > 1 and any(shape[:2] == (len(batch), len(batch)) for shape in every):  # which one is the batch?
+            _Observer(model, self.blocks).run(model, batch.part(0, len(batch) - 1))
 
     def last_handover(self) -> Handover:
         """Whether h_L is what left the last block, or that plus what had entered it."""
         usual = {kind for kind in self.handed_on if kind != "stage"}
         if usual == {"passed"}:
             return "passed"
-        if "added" in self.met:
+        if "added" in self.met or usual == {"added"}:  # where nothing shows it, `conditions` tries it
             return "added"
         if "passed" in self.met and usual != {"added"}:  # one block alone
             return "passed"
         if None in self.met or usual:
-            raise AuditError(
-                "the last state cannot be seen: no module after the blocks gets what the last one returned, added to "
-                "what had entered it where the others' were. Name blocks that return the stream, blocks=[...], or make "
-                "what stands between them and the next module (a functional norm) a module"
-            )
+            raise AuditError(UNSEEN)
         return "passed"  # one block, then pooled or flattened
 
     def _enter(self, block: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
@@ -122,7 +128,7 @@ class _Observer:
         left, _ = leaving(output, self.state.shape)
         self.inside, self.left = False, left.detach().clone()
         self.shapes.append((self.state.shape, left.shape))
-        ends = self.normed is not None and self.normed[0].shape == left.shape and _equal(self.normed[1], self.left)
+        ends = self.normed is not None and self.normed[0].shape == left.shape and torch.equal(self.normed[1], self.left)
         growth = row_norms(self.normed[0]).median() / row_norms(self.state).median() if ends else None
         self.before_norm.append(None if growth is None else growth.item())
 
