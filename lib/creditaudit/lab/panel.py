@@ -18,6 +18,7 @@ from creditaudit.study import sections, setfile
 
 PENALTIES = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 WIDTHS = (64, 128, 256, 512)
+SETTLED = 0.2  # seconds: while the kernel is busy, a browser sends a click before the value that was typed before it
 
 
 def _controls() -> dict[str, w.ValueWidget]:
@@ -45,7 +46,7 @@ class Panel:
     """
 
     def __init__(self, data: str = "cifar10", **start: Any) -> None:
-        self.data, self.thread = data, None
+        self.data, self.thread, self.halted = data, None, threading.Event()
         self.fields = _controls()
         self.fields["depth"].observe(self._fit_k, "value")
         for name, value in start.items():
@@ -58,8 +59,8 @@ class Panel:
         self.name = w.Text(placeholder="letters, digits, _", description="name")
         self.keep = w.Button(description="Save as set", tooltip="write params/<section>/<name>.yaml")
         self.status, self.saved = w.HTML("Choose, then press Train."), w.HTML()
-        self.train.on_click(lambda _: self._start([self.spec]))
-        self.overlay.on_click(lambda _: self._start([*self.session.settings, self.spec]))
+        self.train.on_click(lambda _: self._start([]))
+        self.overlay.on_click(lambda _: self._start(self.session.settings))
         self.halt.on_click(lambda _: self._stop())
         self.keep.on_click(lambda _: self._save())
         left, right = list(self.fields.values())[:4], list(self.fields.values())[4:]
@@ -89,19 +90,24 @@ class Panel:
         k.max = change["new"]
         k.value = k.max if whole else min(k.value, k.max)
 
-    def _start(self, specs: Sequence[RunSpec]) -> None:
+    def _start(self, beside: Sequence[RunSpec]) -> None:
         self._stop()
         self.session.frozen = self.twin.value
         self.halt.disabled = False
+        self.halted.clear()
         self.status.value = "Starting a process …"
-        self.thread = threading.Thread(target=self._follow, args=(specs,), daemon=True)
+        self.thread = threading.Thread(target=self._follow, args=(beside,), daemon=True)
         self.thread.start()
 
-    def _follow(self, specs: Sequence[RunSpec]) -> None:
+    def _follow(self, beside: Sequence[RunSpec]) -> None:
         begun = time.monotonic()
         try:
-            self.session.start(specs)
+            if self.halted.wait(SETTLED):
+                return
+            self.session.start([*beside, self.spec])
             while self.session.poll():
+                if self.halted.is_set():  # while the processes started
+                    self.session.stop()
                 self.status.value = f"Training, {time.monotonic() - begun:.0f} s …"
             self.status.value = "<br>".join(self.session.problems) or f"Done in {time.monotonic() - begun:.0f} s."
         except Exception as error:  # a thread's error would be seen by nobody
@@ -112,6 +118,7 @@ class Panel:
 
     def _stop(self) -> None:
         if self.thread is not None and self.thread.is_alive():
+            self.halted.set()
             self.session.stop()
             self.thread.join()
             self.status.value = "Stopped; Train goes on from the last epoch."
