@@ -10,7 +10,7 @@ from creditaudit.engine.network import Tape
 from creditaudit.engine.spec import RunSpec
 from creditaudit.measure import diagnostics
 from creditaudit.runs.train import Training
-from tests.test_audit_anything import FALinear, Stack, made, mlp, no_terminal_norm, plain_twin, vgg
+from tests.foreign import FALinear, Stack, made, mlp, no_terminal_norm, plain_twin, vgg
 
 SPEC = RunSpec(method="dfa", width=16, depth=3, epochs=3, data="tiny", batch=64)
 
