@@ -11,6 +11,9 @@ from creditaudit.study import params, sections
 from tests.jupyter import PATIENCE, TOKEN, served
 
 SIZE = {
+    '"width": 256, "depth": 4, "epochs": 3, "seeds": [42], "data": "cifar10"}': (
+        '"width": 16, "depth": 2, "epochs": 2, "seeds": [42], "data": "tiny"}'
+    ),
     "controls = Panel()": 'controls = Panel(data="tiny", method="fa", width=64, depth=2, epochs=3)',
     "seeds: list[int] = [42, 123, 456, 7, 8]": "seeds: list[int] = [42]",
 }
@@ -124,18 +127,18 @@ def test_every_control_of_the_playground_is_labelled_and_reached_with_tab(notebo
     assert named == fields + rest
 
 
-def test_a_tutorial_runs_top_to_bottom(notebook):
-    """The other one, whose kernel does the same, is in test_playground."""
-    book = notebook("audit_your_own.ipynb")
+@pytest.mark.parametrize(("name", "shown"), [("audit_your_own", "D2"), ("your_own_rule", "| DRTP |")])
+def test_a_tutorial_runs_top_to_bottom(notebook, name, shown):
+    book = notebook(f"{name}.ipynb")
     book.menu("Run", "Run All Cells")
-    for _ in range(PATIENCE // 1000):
+    for _ in range(2 * PATIENCE // 1000):
         code = [cell for cell in book.save()["cells"] if cell["cell_type"] == "code"]
         if all(cell["execution_count"] for cell in code):
             break
         book.page.wait_for_timeout(1000)
     outputs = [output for cell in code for output in cell["outputs"]]
     assert all(cell["execution_count"] for cell in code) and not [o for o in outputs if o["output_type"] == "error"]
-    assert any("D2" in "".join(o.get("data", {}).get("text/markdown", "")) for o in outputs)
+    assert any(shown in "".join(o.get("data", {}).get("text/markdown", "")) for o in outputs)
 
 
 BAD = {  # in a first cell: what stands there -> what somebody writes
