@@ -133,7 +133,7 @@ def _finish(ax: Axes, name: str, curves: Sequence[Curve], ends: list[tuple]) -> 
     if name == "g_norm" and curves and ax.get_ylim()[0] < 10 * floor:
         style.reference_line(ax, floor)
         ax.annotate("D2", (0, floor), xycoords=ax.get_yaxis_transform(), fontsize=8, color=style.MUTED, va="bottom")
-    style.label_ends(ax, ends)
+    style.label_ends(ax, ends, laid_out=False)
 
 
 def lights(curves: Sequence[Curve], states: Sequence[str]) -> str:

@@ -126,15 +126,19 @@ def reference_line(ax: Axes, y: float, faint: bool = False) -> None:
     ax.axhline(y, color=line.colour, linestyle=line.line, linewidth=1.1, zorder=1)
 
 
-def label_ends(ax: Axes, ends: Iterable[tuple[float, float, str, str]], gap: float = 10.5) -> None:
+def label_ends(
+    ax: Axes, ends: Iterable[tuple[float, float, str, str]], gap: float = 10.5, laid_out: bool = True
+) -> None:
     """Name curves at their right end: (x, y, text, colour), moved apart where they would collide.
 
-    Call it after limits and scales are set: the distances are measured in points on the page.
+    Call it after limits and scales are set: the distances are measured in points on the page. Laying the page out
+    first takes longer than drawing it; a picture that is drawn again and again does without.
     """
     placed = sorted(ends, key=lambda end: end[1])
     if not placed:
         return
-    ax.figure.draw_without_rendering()
+    if laid_out:
+        ax.figure.draw_without_rendering()
     to_points = 72 / ax.figure.dpi
     places = np.array([ax.transData.transform((x, y)) * to_points for x, y, *_ in placed])
     drawn = _points(ax) * to_points
