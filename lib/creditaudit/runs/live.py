@@ -26,13 +26,12 @@ from typing import Any, Literal, TextIO
 from creditaudit import paths
 from creditaudit.engine.spec import RunSpec
 from creditaudit.mistakes import Mistake
-from creditaudit.runs import cost, schedule
+from creditaudit.runs import cost, schedule, workers
 from creditaudit.runs.records import Record, Store
 
 State = Literal["waiting", "starting", "training", "measuring", "done", "stopped", "failed"]
 TOLD = ("train_loss", "test_accuracy", "h_norm", "g_norm")  # of every epoch
 STARTING = 4.0  # seconds until a worker trains
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class Stopped(Mistake, RuntimeError):
@@ -106,7 +105,8 @@ class Worker:
 def _environment() -> dict[str, str]:
     package = str(Path(__file__).resolve().parents[2])
     search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return os.environ | ENVIRONMENT | {"PYTHONPATH": search, "CREDITAUDIT_ROOT": str(paths.ROOT)}
+    ours = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": search, "CREDITAUDIT_ROOT": str(paths.ROOT)}
+    return os.environ | workers.ENVIRONMENT | ours
 
 
 _ready: list[Worker] = []  # no crew's yet
