@@ -115,22 +115,21 @@ def test_tags_are_obeyed(page):
 
 
 def test_what_a_chapter_waits_for_is_named_once(damaged):
+    reasons = ["3 runs are missing.", "3 runs are missing.", "1 seed does not decide.", "3 runs are missing."]
+
     def wait(cells):
-        notes = {"text/markdown": {"finding": {"state": "open", "predicates": {}}}}
-        texts = ["*3 runs are missing.*", "*3 runs are missing.*", "*1 seed does not decide.*", "*3 runs are missing.*"]
-        outputs = [nbformat.v4.new_output("display_data", {"text/markdown": text}, metadata=notes) for text in texts]
-        cells[3:3] = [nbformat.v4.new_code_cell("1", outputs=[output]) for output in outputs]
+        for place, why in enumerate(reasons):
+            notes = {"text/markdown": {"finding": {"state": "open", "predicates": {}, "why": why}}}
+            text = {"text/markdown": f"*Open: Question {place}? {why}*"}
+            output = nbformat.v4.new_output("display_data", text, metadata=notes)
+            cells.insert(3 + place, nbformat.v4.new_code_cell("1", outputs=[output]))
 
     damaged(wait)
     (made,) = chapters.chapters([("sample", SETS[0])], "smoke")
     shown = [output.data["text/markdown"] for cell in made.notebook.cells for output in cell.get("outputs", [])
              if output.get("metadata", {}).get("text/markdown", {}).get("finding")]  # fmt: skip
-    assert len(shown) == 4 and (shown[0], shown[2], shown[3]) == (
-        "*3 runs are missing.*",
-        "*1 seed does not decide.*",
-        "",
-    )
-    assert "runs" not in shown[1]
+    assert [f"Question {place}?" in text for place, text in enumerate(shown)] == [True] * 4
+    assert [why in text for why, text in zip(reasons, shown, strict=True)] == [True, False, True, False]
 
 
 def test_prose_is_not_printed_twice(page):

@@ -37,7 +37,8 @@ def test_one_false_fails_even_beside_an_open_one():
     quoted = [text for text in found.text.splitlines() if text.startswith(">")]
     assert str(UP) in quoted[0] and DOWN.short in quoted[-1]
     last = found.text.splitlines()[-1]
-    assert 'gain["bp"].above(9)' in last and "one" not in last and "dfa" not in last
+    assert last.endswith(f"{UP} is not above 9.") and str(NAMES["one"]) not in last
+    assert "`depth > 12`" in render("depth > 12", BODY, NAMES).text  # what asks no sample is shown as it is
 
 
 def test_otherwise_it_is_open_and_the_body_waits():
@@ -45,9 +46,14 @@ def test_otherwise_it_is_open_and_the_body_waits():
     assert found.state == "open"
     assert found.predicates == {"one.above(2)": None, 'gain["dfa"].below(0)': True}
     assert found.text.count("\n") == 0
-    assert found.text == f"*Open: is {NAMES['one']} above 2?*"
-    assert f"{NAMES['one']} within 0 to 9?" in render("one.within(0, 9)", "", NAMES).text
+    assert found.text.startswith("*Open: ") and str(NAMES["one"]) in found.text and "above 2" in found.text
+    assert "within 0 to 9" in render("one.within(0, 9)", "", NAMES).text
     assert render("one.within(*[0, 9])", "", NAMES).text == render("one.within(0, 9)", "", NAMES).text
+
+
+def test_an_open_finding_asks_what_stands_in_bold():
+    assert render("None", "**It pays:** {{ gain.bp }}", NAMES).text.startswith("*Open: It pays? ")
+    assert "{{" not in render("None", "**It pays {{ gain.bp }}.** So much.", NAMES).text
 
 
 def test_an_open_finding_names_the_missing_runs():

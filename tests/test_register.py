@@ -38,7 +38,7 @@ def test_a_claim_of_several_parts_has_them_beside_its_words():
     held = [line.threshold + (1 if line.direction == "above" else -1) for line in claim.all]
     held[0] = claim.all[0].threshold - 0.5
     row = register.rows([result(claim, expected="", observed=held)]).iloc[0]
-    assert row.ours == f"{len(held) - 1} of {len(held)} on average" and row.statement.startswith(claim.statement)
+    assert row.ours == f"{len(held) - 1} of {len(held)} hold" and row.statement.startswith(claim.statement)
     assert " *Ours: " in row.statement and "(n=" not in row.statement
 
 

@@ -134,17 +134,15 @@ def _waits(output: NotebookNode) -> bool:
 
 
 def _say_once(notebook: NotebookNode) -> None:
-    """A chapter names the runs it waits for where it first misses them; further on it points back, once in a row."""
+    """A chapter names the runs it waits for where it first misses them; further on it points back."""
     said: set[str] = set()
-    pointed = False
     for cell in notebook.cells:
-        pointed &= cell.cell_type == "code"
         for output in filter(_waits, cell.get("outputs", [])):
-            text = output.data["text/markdown"]
-            if text in said:
-                output.data["text/markdown"] = "" if pointed else "*Open, for the same reason as above.*"
-                pointed = True
-            said.add(text)
+            why = output.metadata["text/markdown"]["finding"]["why"]
+            if why in said:
+                text = output.data["text/markdown"]
+                output.data["text/markdown"] = text.replace(why, "For the same reason as above.")
+            said.add(why)
 
 
 def _visible(cell: NotebookNode, tags: set[str], where: str, counters: Counters, anchor: str) -> NotebookNode:

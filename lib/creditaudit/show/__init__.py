@@ -20,17 +20,21 @@ from creditaudit.mistakes import Mistake
 from creditaudit.runs.files import write_atomically
 from creditaudit.show import display, finding, register, style, training
 from creditaudit.show.display import text
-from creditaudit.study import Runs, frames, params
+from creditaudit.show.register import predictions
+from creditaudit.study import Runs, Sample, frames, params
 from creditaudit.study.claimspec import Result
 
 __all__ = [
+    "by_seed",
     "claims",
     "csv",
     "figure",
+    "hollow",
     "looks",
     "name_ends",
     "name_panels",
     "points",
+    "predictions",
     "start",
     "table",
     "text",
@@ -102,6 +106,18 @@ def points(of: Runs | Iterable[str]) -> dict[str, Any]:
     lines = {"markers": [look.marker for look in shapes], "linestyles": [look.line for look in shapes]}
     side = {"dodge": 0.12} if len(shapes) > 1 else {}  # seaborn divides by the number of methods less one
     return chosen | lines | side | {"legend": False, "linewidth": 1.7, "markersize": 5.5, "capsize": 0.06}
+
+
+def hollow(of: Runs | Iterable[str]) -> dict[str, Any]:
+    """The same for published values, which have no line and no error bar."""
+    unfilled = {"linestyles": "none", "markerfacecolor": "white", "markeredgewidth": 1.1, "errorbar": None}
+    return points(of) | unfilled
+
+
+def by_seed(sample: Sample, last: int) -> str:
+    """3 / 8 / never: an epoch that need not come, seed by seed; one after the last has not."""
+    shown = ("–" if at is None else "never" if at > last else f"{at:.0f}" for at in sample.values.values())
+    return " / ".join(shown)
 
 
 def name_ends(ax: Any, frame: pd.DataFrame, x: str, y: str) -> None:

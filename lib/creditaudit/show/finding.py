@@ -5,16 +5,17 @@
 
 The line holds predicates, the body markdown with jinja slots; both see the notebook's own names. All predicates
 True: the finding holds, and the body is shown. One False: it fails, and the body is shown as what was not found.
-Otherwise it is open, and the reader learns what is missing.
+Otherwise it is open: its bold lead is shown as a question, with what would decide it.
 
 Python takes None for false, so that `not open` would hold and `all(...)` fail. Here `not`, `and`, `or`, `all` and
 `any` leave open what an open part leaves open, wherever they stand outermost or inside one another.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jinja2 import StrictUndefined
@@ -24,10 +25,12 @@ State = Literal["holds", "fails", "open"]
 Truth = bool | None
 
 FAILS = "*These runs do not show it.*\n\n{quoted}\n\nNot so: {wrong}."
-ABSENT = "runs are missing; `make train PROFILE={profile}` trains them."
-UNASKED = "*Open: nothing here has {key!r}, of which this finding tells; the first cell can ask for it.*"
-UNDECIDED = "the runs at hand do not decide it."
+OPEN = "*Open: {question}{why}*"
+ABSENT = "Runs are missing; `make train PROFILE={profile}` trains them."
+UNASKED = "Nothing here has {key!r}, of which this finding tells; the first cell can ask for it."
+UNDECIDED = "The runs at hand do not decide it."
 
+_LEAD = re.compile(r"\*\*([^{}]+?)[.:;,]?\*\*")
 _JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # it writes markdown, not HTML
 
 
@@ -38,11 +41,13 @@ class Finding:
     state: State
     text: str
     predicates: dict[str, Truth]
+    why: str = ""  # it is open
 
     @property
     def metadata(self) -> dict[str, Any]:
         """For machines that read the executed notebook."""
-        return {"text/markdown": {"finding": {"state": self.state, "predicates": self.predicates}}}
+        notes = {"state": self.state, "predicates": self.predicates}
+        return {"text/markdown": {"finding": notes | ({"why": self.why} if self.why else {})}}
 
 
 def render(line: str, body: str, namespace: Mapping[str, Any]) -> Finding:
@@ -54,16 +59,21 @@ def render(line: str, body: str, namespace: Mapping[str, Any]) -> Finding:
         try:
             predicates[source] = _decide(node, source, names)
         except KeyError as error:  # a value was taken out of the first cell
-            key = error.args[0]
-            return Finding("open", UNASKED.format(key=key), predicates | {source: None})
-    source_of = {answer: [s for s, each in predicates.items() if each is answer] for answer in (False, None)}
-    if source_of[False]:
+            return _open(UNASKED.format(key=error.args[0]), body, predicates | {source: None})
+    nodes_of = {answer: [nodes[s] for s, each in predicates.items() if each is answer] for answer in (False, None)}
+    if nodes_of[False]:
         quoted = "\n".join(f"> {text}".rstrip() for text in template.render(names).splitlines())
-        wrong = ", ".join(f"`{source}`" for source in source_of[False])
-        return Finding("fails", FAILS.format(quoted=quoted, wrong=wrong), predicates)
-    if source_of[None]:
-        return Finding("open", f"*Open: {_open([nodes[source] for source in source_of[None]], names)}*", predicates)
+        return Finding("fails", FAILS.format(quoted=quoted, wrong=_wrong(nodes_of[False], names)), predicates)
+    if nodes_of[None]:
+        return _open(_undecided(nodes_of[None], names), body, predicates)
     return Finding("holds", template.render(names), predicates)
+
+
+def _open(why: str, body: str, predicates: dict[str, Truth]) -> Finding:
+    """What is asked is the sentence in bold, where it is one without numbers."""
+    lead = _LEAD.match(body.strip())
+    question = f"{' '.join(lead[1].split())}? " if lead else ""
+    return Finding("open", OPEN.format(question=question, why=why), predicates, why)
 
 
 def register() -> Any:
@@ -134,26 +144,40 @@ def _truth(value: Any, source: str) -> Truth:
     return None if value is None else bool(value)
 
 
-def _open(unknown: Iterable[ast.expr], names: dict[str, Any]) -> str:
+def _wrong(denied: Iterable[ast.expr], names: dict[str, Any]) -> str:
+    """Which predicates fail, with their numbers where they ask a sample."""
+    asked = ((_asked(node, names), f"`{ast.unparse(node)}`") for node in denied)
+    return "; ".join(f"{about.of} is not {about.relation}" if about else code for about, code in asked)
+
+
+def _undecided(unknown: Iterable[ast.expr], names: dict[str, Any]) -> str:
     """What would decide an open finding: runs that are not there, or more seeds."""
     asked, runs = [_asked(node, names) for node in unknown], names.get("runs")
-    least = min(n for n, _ in asked)
+    least = min((about.n for about in asked if about), default=-1)
     if getattr(runs, "missing", None) and least < len({spec.seed for spec in runs.specs}):
         return runs.coverage()
     if least == 0:
         return ABSENT.format(profile=names.get("profile", "paper"))
-    questions = [question for _, question in asked if question]
-    return f"is {'; is '.join(questions)}?" if questions else UNDECIDED
+    told = [f"{about.of} may or may not be {about.relation}" for about in asked if about]
+    return f"{'; '.join(told)}." if told else UNDECIDED
 
 
-def _asked(node: ast.expr, names: dict[str, Any]) -> tuple[int, str]:
-    """How many seeds a predicate asks, and what of which number; of one that is other code neither is known."""
+class _Asked(NamedTuple):
+    """What a predicate asks of a sample: how many seeds it has, how it is written, and above, below or within what."""
+
+    n: int
+    of: str
+    relation: str
+
+
+def _asked(node: ast.expr, names: dict[str, Any]) -> _Asked | None:
+    """None where a predicate is other code."""
     match node:
         case ast.Call(func=ast.Attribute(value=subject, attr="above" | "below" | "within" as verb), args=args):
             lines = ast.copy_location(ast.Tuple(args, ast.Load()), node)  # one of them may be starred
             of, asked = _evaluate(subject, names), map(_shown, _evaluate(lines, names))
-            return getattr(of, "n", -1), f"{of} {verb} {' to '.join(asked)}"
-    return -1, ""
+            return _Asked(getattr(of, "n", -1), str(of), f"{verb} {' to '.join(asked)}")
+    return None
 
 
 def _shown(line: Any) -> str:

@@ -8,10 +8,14 @@ from creditaudit.engine import catalogue
 from creditaudit.show import display
 from creditaudit.study.claimspec import Quantity, Result, Statement, quantities, statements
 from creditaudit.study.metrics import METRICS
-from creditaudit.study.report import counted, ours, published, test, written
+from creditaudit.study.report import counted, observed, ours, published, test, written
 
 COLUMNS = ["claim", "statement", "place", "published", "test", "ours", "90 % interval", "n", "verdict", "reason"]
 COLUMNS += ["runs"]
+PREDICTED = (
+    "Expectations, committed before the runs, and what became of them. *Seen*: a planning run of other code was "
+    "known; *blind*: only the reason in `params/predictions.yaml`. *Test*: the line or margin fixed with it."
+)
 BRIEF = ["claim", "statement", "published", "test", "ours", "n", "verdict"]  # beside a section's own figures
 
 
@@ -20,10 +24,27 @@ def show(results: Sequence[Result]) -> None:
     if not results:
         display.text("The study published no number about this set.")
         return
-    display.text(f"{len(results)} claims: {counted(results)}. The register, at the end, has them with their intervals.")
+    count = f"{len(results)} claim{'s' * (len(results) > 1)}"
+    display.text(f"{count}: {counted(results)}. The register, at the end, has them with their intervals.")
     common = ".".join(results[0].id.split(".", 2)[:-1])
     caption = f"The study's claims and their verdicts; ids begin with `{common}.`"
     display.show_table(rows(results)[BRIEF], caption, role="register")
+
+
+def predictions(results: Sequence[Result], printed: Sequence[str] = ("statement", "verdict")) -> None:
+    """Our own predictions, a row each; the PDF has the columns that are `printed`."""
+    cells = [
+        {
+            "statement": result.statement,
+            "made": "seen" if result.claim.seen else "blind",
+            "expected": published(result),
+            "test": test(result.claim),
+            "observed": observed(result) if result.n else None,
+            "verdict": result.verdict,
+        }
+        for result in results
+    ]
+    display.show_table(pd.DataFrame(cells), PREDICTED, printed=list(printed))
 
 
 def rows(results: Sequence[Result]) -> pd.DataFrame:
@@ -113,11 +134,11 @@ def _parts(result: Result) -> str:
 
 
 def _ours(result: Result) -> str:
-    """Of several inequalities how many hold on average: the numbers stand beside the claim's words."""
+    """Of several inequalities how many hold for the means: the numbers stand beside the claim's words."""
     if result.claim.form != "all":
         return ours(result)
     signed = [
         value - line.threshold if line.direction == "above" else line.threshold - value
         for line, value in zip(result.claim.all, result.observed, strict=True)
     ]
-    return f"{sum(each >= 0 for each in signed)} of {len(signed)} on average"
+    return f"{sum(each >= 0 for each in signed)} of {len(signed)} hold"

@@ -110,7 +110,8 @@ def _h_times_g(record: Record) -> float | None:
 
 METRICS: dict[str, Metric] = {
     "test_accuracy": Metric("accuracy after the last epoch", lambda r: r.final["test_accuracy"], called="accuracy"),
-    "h_norm": Metric("median ||h_l||", lambda r, l: r.final["h_norm"][l], log=True, layer="state"),
+    "h_norm": Metric(
+        "median ||h_l||", lambda r, l: r.final["h_norm"][l], log=True, layer="state", called="state norm"),
     "g_norm": Metric(
         "median ||dCE/dh_l||, batches of 128",
         lambda r, l: r.final["g_norm"][l], log=True, layer="state", called="last gradient"),
@@ -128,11 +129,12 @@ METRICS: dict[str, Metric] = {
         lambda r: _chosen(min, g_last_by_epoch(r)), log=True, called="smallest gradient"),
     "first_d1": Metric(
         "first epoch at which D1 fails",
-        lambda r: first_failure(growth_by_epoch(r), rules.scale_is_stable), places=1),
+        lambda r: first_failure(growth_by_epoch(r), rules.scale_is_stable), places=1, called="D1 first fails"),
     "first_d2": Metric(
         "first epoch at which D2 fails, batch 1024",
-        lambda r: first_failure(g_last_by_epoch(r), rules.reference_is_valid), places=1),
-    "gamma": Metric("Gamma: cosine with g at the block's input, mean over blocks", _mean_of("gamma_in")),
+        lambda r: first_failure(g_last_by_epoch(r), rules.reference_is_valid), places=1, called="D2 first fails"),
+    "gamma": Metric(
+        "Gamma: cosine with g at the block's input, mean over blocks", _mean_of("gamma_in"), called="cosine"),
     "gamma_deep": Metric("the same without block 0", _mean_of("gamma_in", first=1), called="deep cosine"),
     "gamma_at": Metric("Gamma_l", lambda r, l: r.final["gamma_in"][l], layer="block"),
     "gamma_out": Metric("the same cosine with g at the block's output, mean over blocks", _mean_of("gamma_out")),
@@ -161,12 +163,17 @@ METRICS: dict[str, Metric] = {
         "State Bridge: largest last error from a later state",
         lambda r: _chosen(lambda errors: max(errors[1:], default=errors[0]), _state_errors(r)), log=True),
     "credit_fitted": Metric(
-        "share of raw credit from the best-fitted quarter of samples, mean over blocks", _last_mean("credit_fitted")),
-    "drive_fitted": Metric("the same of the vector that trains, after the normalisation", _last_mean("drive_fitted")),
+        "share of raw credit from the best-fitted quarter of samples, mean over blocks", _last_mean("credit_fitted"),
+        called="best-fitted quarter's share of the credit"),
+    "drive_fitted": Metric(
+        "the same of the vector that trains, after the normalisation", _last_mean("drive_fitted"),
+        called="best-fitted quarter's share of the drive"),
     "credit_common": Metric(
-        "part of the raw credit that all samples share, mean over blocks", _last_mean("credit_common"), log=True),
+        "part of the raw credit that all samples share, mean over blocks", _last_mean("credit_common"), log=True,
+        called="shared part of the credit"),
     "drive_common": Metric(
-        "the same of the vector that trains, after the normalisation", _last_mean("drive_common"), log=True),
+        "the same of the vector that trains, after the normalisation", _last_mean("drive_common"), log=True,
+        called="shared part of the drive"),
     "state_common": Metric(
         "part of h_l that all samples share",
         lambda r, l: (r.epochs.get("state_common") or [[None] * (l + 1)])[-1][l], layer="state"),

@@ -128,7 +128,8 @@ def ours(result: Result) -> str:
     """The same without n."""
     claim = result.claim
     if claim.form == "all":
-        return "; ".join(_part(line, value) for line, value in zip(claim.all, result.observed, strict=True))
+        parts = (_part(line, value) for line, value in zip(claim.all, result.observed, strict=True))
+        return "; ".join(dict.fromkeys(parts))  # two lines may bound one number
     text = written(result.observed, claim.quantity, claim.minus is not None and not claim.quantity.log)
     return text if result.spread is None else f"{text} {scatter(result.spread, claim.quantity)}"
 
@@ -136,9 +137,19 @@ def ours(result: Result) -> str:
 def _part(line: Statement, value: float) -> str:
     """One inequality of several, with the name of what it is about."""
     text = f"{METRICS[line.quantity.metric].short} {written(value, line.quantity, line.minus is not None)}"
-    if line.minus is None:
-        return text
-    return f"{text} against {catalogue.label(line.minus.method)}{' frozen' if line.minus.k == 0 else ''}"
+    return text if line.minus is None else f"{text} against {_other(line.quantity, line.minus)}"
+
+
+def _other(one: Quantity, other: Quantity) -> str:
+    """In what a quantity differs from the one that it is subtracted from."""
+    differ = {name for name in Quantity.model_fields if getattr(one, name) != getattr(other, name)}
+    words = [catalogue.label(other.method)] if "method" in differ else []
+    words += ["frozen" if other.k == 0 else f"k={other.k}"] if "k" in differ else []
+    words += [METRICS[other.metric].short] if "metric" in differ else []
+    words += [f"normalised: {other.normalise or 'as the study does'}"] if "normalise" in differ else []
+    words += ["ours"] if differ & {"settings", "decay", "rms_eps"} else []
+    words += [f"{name} {getattr(other, name)}" for name in ("depth", "hidden", "penalty", "epochs") if name in differ]
+    return " ".join(words) or "the other"
 
 
 def scatter(value: float, quantity: Quantity) -> str:
