@@ -95,6 +95,11 @@ class Runs:
         frozen = fields | {"k": 0, "penalty": 0.0}  # no trained block, nothing to penalise: one twin for every penalty
         return self.of("accuracy", method=method, **trained) - self.of("accuracy", method=method, **frozen)
 
+    def change(self, metric: str, method: str, settings: dict[str, Any], **fields: Any) -> Sample:
+        """What other settings of a rule change against its own, seed by seed; of a norm the factor."""
+        other = self.of(metric, method=method, settings=settings, **fields)
+        return other - self.of(metric, method=method, **fields)
+
     def diagnose(self, method: str, **fields: Any) -> dict[str, bool | None]:
         """D1, D2 and D3 over seeds, by the one statistical rule: passes, fails, or None where the seeds do not tell."""
         return {
