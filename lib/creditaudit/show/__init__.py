@@ -116,8 +116,8 @@ def hollow(of: Runs | Iterable[str]) -> dict[str, Any]:
 
 def by_seed(sample: Sample, last: int) -> str:
     """3 / 8 / never: an epoch that need not come, seed by seed; one after the last has not."""
-    shown = ("–" if at is None else "never" if at > last else f"{at:.0f}" for at in sample.values.values())
-    return " / ".join(shown)
+    shown = ["–" if at is None else "never" if at > last else f"{at:.0f}" for at in sample.values.values()]
+    return "never" if set(shown) == {"never"} else " / ".join(shown)
 
 
 def name_ends(ax: Any, frame: pd.DataFrame, x: str, y: str) -> None:

@@ -77,7 +77,7 @@ def _chain(ax: Axes, colour: str, line: Line) -> None:
 def _straight(ax: Axes, colour: str) -> None:
     for block in BLOCKS:
         _arrow(ax, (LOSS, TOP - 0.08), (block, TOP), colour, RANDOM, 0.36)
-    ax.text(1.35, TOP + 0.65, "$B_0, B_1, B_2$", ha="center", fontsize=7.5, color=colour)
+    ax.text(BLOCKS[0] - 0.12, TOP + 0.32, "$B_0, B_1, B_2$", ha="right", fontsize=7.5, color=colour)
 
 
 def _predicted_state(ax: Axes, colour: str) -> None:

@@ -113,11 +113,14 @@ def figure(columns: int = 1, height: float = 3.2, rows: int = 1, **options: Any)
 
 
 def chance_line(ax: Axes, label: bool = True) -> None:
-    """Named below the line: a method that learns nothing runs along it."""
+    """Named below the line, along which a method runs that learns nothing; above it where the axis is too near."""
     reference_line(ax, CHANCE, faint=True)
     if label:
-        place = {"xy": (0, CHANCE), "xycoords": ax.get_yaxis_transform(), "xytext": (3, -4)}
-        ax.annotate("chance", **place, textcoords="offset points", va="top", color=MUTED, fontsize=8)
+        room = 72 / ax.figure.dpi * (ax.transData.transform((0, CHANCE))[1] - ax.bbox.y0)
+        below = not 0 < room < 16  # points
+        place = {"xy": (0, CHANCE), "xycoords": ax.get_yaxis_transform(), "xytext": (3, -4 if below else 2)}
+        va = "top" if below else "bottom"
+        ax.annotate("chance", **place, textcoords="offset points", va=va, color=MUTED, fontsize=8)
 
 
 def reference_line(ax: Axes, y: float, faint: bool = False) -> None:

@@ -95,28 +95,32 @@ def published(result: Result) -> str:
     if claim.form == "argmax":
         return f"best at k={claim.expected:.0f}"
     if claim.kind == "effect":
-        return _beyond(claim, claim.expected, "" if claim.minus else f"{_SIGNS[claim.direction]} ")
+        sign = "" if claim.minus else f"{_SIGNS[claim.direction]} "
+        return sign + _size(claim.expected, claim.quantity, claim.minus)
     text = claim.expected if claim.quantity is None else written(claim.expected, claim.quantity)
     return f"{text} {scatter(claim.std, claim.quantity)}" if claim.std is not None else text
 
 
 def test(claim: Claim) -> str:
     """What our runs must show: within a margin of the published value, beyond a line, or a shape."""
-    if claim.kind == "shape":
-        return "shape" if claim.form != "all" else f"all{UNBROKEN}of{UNBROKEN}{len(claim.all)}"
-    if claim.kind == "effect":
-        (line,) = statements(claim)
-        return _beyond(claim, line.threshold, f"{_SIGNS[line.direction]}{UNBROKEN}")
-    return factor(claim.margin) if claim.quantity.log else f"±{claim.margin:g}"
+    if claim.kind in ("equivalence", "exact"):
+        return factor(claim.margin) if claim.quantity.log else f"±{claim.margin:g}"
+    lines = statements(claim)
+    if claim.kind == "shape" and len(lines) > 1:
+        return f"all{UNBROKEN}of{UNBROKEN}{len(lines)}" if claim.form == "all" else "shape"
+    (line,) = lines
+    return f"{_SIGNS[line.direction]}{UNBROKEN}{_size(line.threshold, line.quantity, line.minus)}"
 
 
 test.__test__ = False  # pytest: this is no test
 
 
-def _beyond(claim: Claim, value: float, sign: str) -> str:
-    """Of an effect the value or the line; of a difference of norms the factor."""
-    difference, log = claim.minus is not None, claim.quantity.log
-    return f"{sign}{written(value, claim.quantity, difference and not log)}{'-fold' if difference and log else ''}"
+def _size(value: float, quantity: Quantity, minus: Quantity | None) -> str:
+    """Of an effect, or of a line; of a difference of norms the factor."""
+    difference = minus is not None
+    return (
+        f"{written(value, quantity, difference and not quantity.log)}{'-fold' if difference and quantity.log else ''}"
+    )
 
 
 def observed(result: Result) -> str:
