@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from creditaudit import paths, study
+from creditaudit import paths, show, study
 from creditaudit.measure import rules
 from creditaudit.runs.records import Record
 from creditaudit.show import display, register, style
@@ -50,7 +50,7 @@ def cell(runs: Runs, contains: str, **names) -> SimpleNamespace:
     space |= {"runs": runs, "trained": runs.only(k=4), "order": order, "width": 256, "depth": 4, "epochs": 6, "n": "n"}
     space |= {"set_name": "d256_L4", "cosine": {m: runs.of("gamma", method=m) for m in order}}
     space["diagnosed"] = {m: runs.diagnose(m) for m in order}
-    space["show"] = SimpleNamespace(table=lambda frame, caption: tables.append(frame))
+    space["show"] = SimpleNamespace(table=lambda frame, caption: tables.append(frame), by_seed=show.by_seed)
     exec(source, space)
     return SimpleNamespace(tables=tables, **{name: space.get(name) for name in ("says", "first")})
 
@@ -146,11 +146,10 @@ def test_without_any_run_everything_is_open():
 
 
 def test_first_failures_are_per_seed_and_counted_from_one():
-    states = [[1.0] * 4 + [growth] for growth in (2.0, 20.0, 200.0, 2000.0)]
-    late = as_record(method="dfa", epochs=4, epochs_data={"h_norm": states, "g_norm": [[1e-5] * 5] * 4})
-    never = as_record(method="dfa", epochs=4, seed=123, growth=2.0)
-    empty = pd.DataFrame(columns=["method", "epoch", "seed", "what", "norm"])
-    table = cell(runs_of([late, never]), '"first_d1"', norms=empty, warm=2).tables[0]
+    states = [[1.0] * 4 + [growth] for growth in (2.0, 20.0, 200.0, 2000.0, 2e4, 2e5)]
+    late = as_record(method="dfa", epochs=6, epochs_data={"h_norm": states, "g_norm": [[1e-5] * 5] * 6})
+    never = as_record(method="dfa", epochs=6, seed=123, growth=2.0)
+    table = cell(runs_of([late, never]), '"first_d1"').tables[0]
     assert table["D1 first fails"].item() == "3 / never"
     assert table["D2 first fails"].item() == "never / never"
 

@@ -34,7 +34,7 @@ RUNS = {
 }
 
 
-def records(methods=("bp", "dfa", "sb", "cb"), seeds=SEEDS, epochs=5) -> list[Record]:
+def records(methods=("bp", "dfa", "sb", "cb"), seeds=SEEDS, epochs=30) -> list[Record]:
     made = []
     for place, seed in enumerate(seeds):
         for (method, penalty), (accuracy, gamma, h_last) in RUNS.items():
@@ -135,7 +135,7 @@ def test_one_seed_of_one_method_and_no_run_at_all_leave_everything_open(execute,
 def test_a_run_whose_rho_hangs_on_the_step_is_listed_with_the_ratio_of_the_steps(execute, norms, ratio):
     made = records(["bp"], [42])
     off = {"rho": 0.3, "final": {"rho_scaled_in": [0.8] * 4, "h_norm": norms}}
-    made[1] = as_record(method="bp", penalty=RESCUE, epochs=5, **off)
+    made[1] = as_record(method="bp", penalty=RESCUE, epochs=30, **off)
     names, _ = execute(runs_of(made))
     (run,) = names["fragile"].itertuples()
     assert (run.method, run.penalty, run.seed) == ("BP", RESCUE, 42) and run.ratio == pytest.approx(ratio)
