@@ -27,7 +27,7 @@ def project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         root = sample_project.build(tmp_path_factory.mktemp("project"), patch)
         for name in SETS:
-            notebooks.execute("sample", name, "smoke")
+            notebooks.execute("sample", name, "smoke", [])
         yield root
 
 

@@ -231,7 +231,7 @@ def attacked(tmp_path_factory):
     """A page with every hostile string in every place at once."""
     with pytest.MonkeyPatch.context() as patch:
         root = sample_project.build(tmp_path_factory.mktemp("project"), patch)
-        notebooks.execute("sample", "d256_L4", "smoke")
+        notebooks.execute("sample", "d256_L4", "smoke", [])
         path = pages.executed_path("sample", "d256_L4", "smoke")
         before = path.read_text()
         for number, text in enumerate(HOSTILE):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from creditaudit import paths, pipeline
 from creditaudit.__main__ import main
 from creditaudit.engine.spec import RunSpec
-from creditaudit.runs import identity_check, identity_rows, train
+from creditaudit.runs import identity_rows, train
 from creditaudit.runs.compare import AMPLIFIED, AMPLIFYING, TOLERANCE, compare, differences
 from creditaudit.runs.records import Record, Store
 from creditaudit.runs.seal import code_digest
@@ -125,7 +125,7 @@ def profile(tmp_path, monkeypatch) -> str:
     for folder in (paths.profile_dir("quick"), certification.reference_folder("quick")):
         for method in ("bp", "dfa"):
             Store(folder).save(run(method=method))
-        identity_check._merge(folder / identity_rows.FILE, "d8_L2", {"42": IDENTITY})
+        identity_rows.keep(folder / identity_rows.FILE, "d8_L2", {"42": IDENTITY})
     return "quick"
 
 
@@ -179,7 +179,7 @@ def test_a_reference_that_was_changed_is_refused(profile, capsys):
 
 def test_the_identity_check_is_part_of_it(profile):
     path = paths.profile_dir(profile) / identity_rows.FILE
-    identity_check._merge(path, "d8_L2", {"42": IDENTITY | {"block_ratio": [0.1, 0.21]}})
+    identity_rows.keep(path, "d8_L2", {"42": IDENTITY | {"block_ratio": [0.1, 0.21]}})
     assert certification.issue(profile).verdict == "differs"
     path.unlink()
     assert certification.issue(profile).verdict == "incomplete"

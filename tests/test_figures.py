@@ -12,12 +12,12 @@ from tests.factories import as_record
 
 def test_every_method_has_its_own_look():
     """A rule, a name in the spec, a look and a formula: what adding a method takes."""
-    assert RULES.keys() == catalogue.entries().keys() <= style.looks().keys()
+    assert list(RULES) == list(catalogue.entries())
     assert all(entry.formula and entry.full_name for entry in catalogue.entries().values())
     with pytest.raises(KeyError, match="engine/credit"):
         style.in_order(["bp", "mine"])
     looks = [style.look(method) for method in RULES]
-    for aspect in ("name", "colour", "marker", "line"):
+    for aspect in ("label", "colour", "marker", "line"):
         assert len({str(getattr(look, aspect)) for look in looks}) == len(looks)
 
 

@@ -11,6 +11,7 @@ import pytest
 from creditaudit import paths
 from creditaudit.engine import catalogue
 from creditaudit.engine.spec import RunSpec
+from creditaudit.mistakes import Mistake
 from creditaudit.runs import live
 from creditaudit.runs.records import Store
 from creditaudit.show import training
@@ -81,7 +82,7 @@ def test_an_interrupt_ends_in_a_sentence_and_leaves_no_process(tmp_path):
     training = live.train(specs(epochs=900), Store(tmp_path))
     crew = next(training)
     processes = [worker.process for worker in crew.workers]
-    with pytest.raises(live.Stopped, match="0 of 2 runs finished"):
+    with pytest.raises(Mistake, match="0 of 2 runs finished"):
         training.throw(KeyboardInterrupt)
     assert all(process.poll() is not None for process in processes)
 
@@ -130,9 +131,9 @@ def play(tmp_path, monkeypatch):
 
 def test_what_takes_long_is_told_first_and_trained_when_it_is_asked_for_again(play):
     long, other = [RunSpec(method="bp", epochs=100)], [RunSpec(method="bp", epochs=99)]
-    with pytest.raises(training.NotConfirmed, match=r"1 run without a record, about \d+ minutes"):
+    with pytest.raises(Mistake, match=r"1 run without a record, about \d+ minutes"):
         training.train(long)
-    with pytest.raises(training.NotConfirmed):
+    with pytest.raises(Mistake, match="1 run without a record"):
         training.train(other)  # another request is another question
     assert play == []
     training.train(long)

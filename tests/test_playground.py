@@ -173,7 +173,7 @@ def test_a_penalty_and_two_rules_make_a_set_and_what_it_cannot_say_is_told(proje
 )
 def test_what_cannot_be_a_set_is_refused_in_a_sentence(project, section, name, change, said):
     spec = RunSpec(method="dfa")
-    with pytest.raises(params.ParameterError, match=said):
+    with pytest.raises(Mistake, match=said):
         setfile.write(section, name, [spec, spec.but(**change)])
 
 

@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from creditaudit import __main__, paths, pipeline, show
 from creditaudit.engine.spec import RunSpec
 from creditaudit.measure import identity
-from creditaudit.runs import cost, fetch, identity_check, identity_rows, sweep
+from creditaudit.runs import cost, fetch, identity_rows, sweep
 from creditaudit.runs.records import Store
 from creditaudit.study import frames, origin, params, sections
 from creditaudit.study.claims import STUDY_SEEDS, published
@@ -147,10 +147,10 @@ def test_a_person_at_play_overwrites_nothing_of_a_profile(outputs, monkeypatch):
     monkeypatch.delenv("CREDITAUDIT_RUNNER", raising=False)
     frame, committed = pd.DataFrame({"seed": [1]}), identity_rows.shape_key(8, 2, "tiny")
     saved = [show.csv(frame, frames.Runs([], [], "paper", "audit", "d256_L4"))]
-    identity_check.rows(8, 2, [1], "paper", data="tiny")
+    identity_rows.rows(8, 2, [1], "paper", data="tiny")
     monkeypatch.setenv("CREDITAUDIT_RUNNER", "1")
     assert saved[0].is_relative_to(outputs / "interactive") and not (outputs / "paper").exists()
-    identity_check.rows(8, 2, [2], "paper", data="tiny")
+    identity_rows.rows(8, 2, [2], "paper", data="tiny")
     assert set(identity_rows.read(outputs / "paper")[committed]) == {"2"}
 
 
@@ -232,7 +232,7 @@ def test_pictures_are_fetched_for_an_identity_check_until_it_is_measured(outputs
     assert calls == ["fetched"]
     monkeypatch.setenv(paths.RUNNER, "1")
     monkeypatch.setattr(identity, "measure", lambda *_: identity_row())
-    identity_check.rows(256, 4, params.parameters(*check, "quick")["seeds"], "quick")
+    identity_rows.rows(256, 4, params.parameters(*check, "quick")["seeds"], "quick")
     pipeline.train("quick", [check])
     assert calls == ["fetched"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from creditaudit import paths, show
 from creditaudit.measure import identity
-from creditaudit.runs import identity_check, identity_rows
+from creditaudit.runs import identity_rows
 from creditaudit.study.frames import Runs
 from tests.factories import as_record
 
@@ -30,9 +30,9 @@ def test_csv_is_tidy_and_does_not_depend_on_the_order_of_records(outputs):
 
 
 def test_identity_rows_are_measured_once_and_filed_by_shape(outputs, monkeypatch):
-    rows = identity_check.rows(8, 2, [1, 2], "smoke", data="tiny")
+    rows = identity_rows.rows(8, 2, [1, 2], "smoke", data="tiny")
     monkeypatch.setattr(identity, "measure", lambda *_: pytest.fail("measured twice"))
-    assert identity_check.rows(8, 2, [1, 2], "smoke", data="tiny") == rows
+    assert identity_rows.rows(8, 2, [1, 2], "smoke", data="tiny") == rows
     assert identity_rows.stored(8, 2, "smoke", "tiny") == rows and identity_rows.stored(8, 2, "smoke") == {}
     with monkeypatch.context() as other_code:
         other_code.setattr(identity_rows, "RECIPE", -1)

@@ -14,6 +14,7 @@ import torch
 from creditaudit.engine import spec as spec_module
 from creditaudit.engine.spec import RunSpec, SpecError
 from creditaudit.measure import identity
+from creditaudit.mistakes import Mistake
 from creditaudit.runs import board, checkpoints, files, records, sweep, train, workers
 from creditaudit.runs.files import RecordError
 from creditaudit.runs.records import Store
@@ -199,7 +200,7 @@ def test_training_stops_at_the_first_record_that_cannot_be_saved(tmp_path, monke
 def test_records_removed_during_training_are_no_success(tmp_path, monkeypatch):
     store, spec = Store(tmp_path), RunSpec(method="dfa", **TINY)
     monkeypatch.setattr(sweep._Campaign, "complete", lambda *_: None)
-    with pytest.raises(sweep.RecordsGone):
+    with pytest.raises(Mistake, match="were removed"):
         sweep.train_all([spec], store)
 
 
@@ -340,7 +341,7 @@ def test_a_damaged_record_is_refused_in_a_sentence(tmp_path, content):
 
 def test_a_gpu_that_is_not_there_is_said_to_be_missing(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(sweep.NoDevice, match="no GPU"):
+    with pytest.raises(Mistake, match="no GPU"):
         sweep.train_all([RunSpec(method="bp")], Store(tmp_path), device="cuda")
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from creditaudit import paths, verify
-from creditaudit.runs import identity_check, identity_rows, sweep
+from creditaudit.mistakes import Mistake
+from creditaudit.runs import identity_rows, sweep
 from creditaudit.runs.compare import compare
 from creditaudit.runs.records import Record, Store
 from creditaudit.study import params, retraining
@@ -42,7 +43,7 @@ def test_a_verification_that_fails_does_not_say_that_anything_was_saved(tmp_path
     monkeypatch.setattr(paths, "OUTPUTS", tmp_path)
     monkeypatch.setattr(sweep, "train_all", fail)
     Store(tmp_path / "paper").save(as_record())
-    with pytest.raises((sweep.Interrupted, verify.VerificationFailed), match=said) as told:
+    with pytest.raises((sweep.Interrupted, Mistake), match=said) as told:
         verify.verify("paper", [as_record().spec], 1)
     assert "saved" not in str(told.value)
 
@@ -91,7 +92,7 @@ def test_the_identity_check_is_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(paths.RUNNER, "1")
     monkeypatch.setattr(params, "parameters", lambda *_: {"width": 8, "depth": 2, "data": "tiny"})
     assert verify._remeasure("any", "paper") == 1 and "0 seeds" in capsys.readouterr().out
-    kept = identity_check.rows(8, 2, [1, 2], "paper", data="tiny")
+    kept = identity_rows.rows(8, 2, [1, 2], "paper", data="tiny")
     assert verify._remeasure("any", "paper") == 0 and "2 seeds: largest difference 0.0e+00" in capsys.readouterr().out
     kept[2]["block_ratio"][1] += 1e-3
     monkeypatch.setattr(identity_rows, "stored", lambda *_: kept)

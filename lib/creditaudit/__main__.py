@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 STOPS = (signal.SIGINT, signal.SIGTERM)  # a scheduler's stop is told and resumed like Ctrl-C
 STOPPED = "stopped; nothing that was finished is lost, the same command goes on"
@@ -50,15 +50,10 @@ if __name__ == "__main__":
 from creditaudit.mistakes import Mistake  # noqa: E402
 
 
-class NoClone(Mistake, LookupError):
-    """The package was installed without what it is to run."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
-        _check(options)
-        status = _VERBS[options.verb](options) or 0
+        status = _VERBS[options.verb](options, _pipeline(options)) or 0
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # `... | head` has read enough
@@ -94,18 +89,20 @@ def _leave(status: int) -> None:
     sys.exit(status)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _pipeline(options: argparse.Namespace) -> ModuleType:
+    """Imported here, in a clone alone: an installation need not have what it needs."""
     from creditaudit import paths
 
     if not paths.NOTEBOOKS.is_dir():
-        raise NoClone(
+        raise Mistake(
             f"{paths.ROOT} holds no notebooks to run: the verbs work in a clone of the repository (`make help` there); "
             "installed alone, this package is for `from creditaudit import audit`"
         )
-    if hasattr(options, "profile"):
-        from creditaudit.study import params  # late: an installation alone need not have what it reads files with
+    from creditaudit import pipeline
 
-        params.profile_entry(options.profile)
+    if hasattr(options, "profile"):
+        pipeline.params.profile_entry(options.profile)
+    return pipeline
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -171,17 +168,15 @@ _FLAGS = {
 }
 
 
-def _data(options: argparse.Namespace) -> None:
+def _data(options: argparse.Namespace, pipeline: ModuleType) -> None:
     from creditaudit.runs import fetch
 
     fetch.cifar10()
 
 
-def _reproduce(options: argparse.Namespace) -> int:
-    from creditaudit import pipeline
-
+def _reproduce(options: argparse.Namespace, pipeline: ModuleType) -> int:
     if options.dry_run:
-        return _train(options)
+        return _train(options, pipeline)
     how = options.jobs, options.device, options.strict, options.executor
     status = pipeline.reproduce(options.profile, pipeline.chosen(options.section, options.set), *how)
     from creditaudit import readme  # late: it draws its tables as the notebooks do
@@ -190,9 +185,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     return status
 
 
-def _train(options: argparse.Namespace) -> int:
-    from creditaudit import pipeline
-
+def _train(options: argparse.Namespace, pipeline: ModuleType) -> int:
     pairs = pipeline.chosen(options.section, options.set)
     if options.dry_run:
         pipeline.dry_run(options.profile, pairs, options.jobs, getattr(options, "shard", None))
@@ -201,56 +194,49 @@ def _train(options: argparse.Namespace) -> int:
     return 0
 
 
-def _collect(options: argparse.Namespace) -> int:
-    from creditaudit import pipeline
-
+def _collect(options: argparse.Namespace, pipeline: ModuleType) -> int:
     return pipeline.collect(options.folder, options.profile)
 
 
-def _notebooks(options: argparse.Namespace) -> None:
-    from creditaudit import pipeline
-
+def _notebooks(options: argparse.Namespace, pipeline: ModuleType) -> None:
     pairs = pipeline.chosen(options.section, options.set)
     pipeline.run_notebooks(options.profile, pairs)
     pipeline.run_last(options.profile, {section for section, _ in pairs})
 
 
-def _claims(options: argparse.Namespace) -> int:
-    from creditaudit import pipeline
-
+def _claims(options: argparse.Namespace, pipeline: ModuleType) -> int:
     results = pipeline.judge(options.profile)
     return pipeline.strictly(options.profile, results) if options.strict else 0
 
 
-def _appendix(options: argparse.Namespace) -> None:
-    from creditaudit import pipeline, readme
+def _appendix(options: argparse.Namespace, pipeline: ModuleType) -> None:
+    from creditaudit import readme
 
     pipeline.rerender(options.profile)
     readme.refresh(options.profile)
 
 
-def _certificate(options: argparse.Namespace) -> int:
-    from creditaudit.study import certification
-
+def _certificate(options: argparse.Namespace, pipeline: ModuleType) -> int:
+    certification = pipeline.certification
     if options.run:
         for place, committed, here in certification.differences(options.profile, options.run):
             print(f"{place}: committed {committed}, here {here}")
         return 0
     issued = certification.issue(options.profile)
     if issued is None:
-        raise certification.NotCompared(f"profile {options.profile} has no committed reference to compare with")
+        raise Mistake(f"profile {options.profile} has no committed reference to compare with")
     print(*issued.lines(), sep="\n")
     return int(issued.verdict == "differs")
 
 
-def _lab(options: argparse.Namespace) -> int:
+def _lab(options: argparse.Namespace, pipeline: ModuleType) -> int:
     from creditaudit.lab import server
 
     return server.open_lab(options.section, options.set, options.profile)
 
 
-def _verify_paper(options: argparse.Namespace) -> int:
-    from creditaudit import pipeline, verify
+def _verify_paper(options: argparse.Namespace, pipeline: ModuleType) -> int:
+    from creditaudit import verify
 
     specs = pipeline.runs("paper", pipeline.chosen(options.section, options.set))
     return verify.verify("paper", specs, options.n, options.jobs)

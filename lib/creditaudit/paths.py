@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from creditaudit.mistakes import Mistake, legible
@@ -16,17 +17,19 @@ INTERACTIVE = "interactive"  # the profile of whatever a person tries out in Jup
 RUNNER = "CREDITAUDIT_RUNNER"  # the environment variable by which a notebook knows that it is executed by papermill
 
 
-class Misnamed(Mistake, ValueError):
-    """A name that is to become a part of a path would lead elsewhere."""
-
-
 def file_name(name: str, what: str) -> str:
     """The name, where it is one: it begins with a letter or digit and has no slashes, dots or blanks."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", name):
-        raise Misnamed(
+        raise Mistake(
             f"{what} {name!r}: a name here has only letters, digits, - and _, and begins with one of the first"
         )
     return name
+
+
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Of another process that is to run this very code in this project."""
+    search = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), inherited.get("PYTHONPATH")]))
+    return {**inherited, "PYTHONPATH": search, "CREDITAUDIT_ROOT": str(ROOT)}
 
 
 def profile_dir(profile: str) -> Path:

@@ -28,10 +28,6 @@ LAST = ("overview", "disagreements", "register")  # executed after the claims: t
 Chosen = list[tuple[str, str]]
 
 
-class NoExecutor(Mistake, ValueError):
-    """The packages of the executor asked for are not installed."""
-
-
 def chosen(section: str | None = None, set_name: str | None = None) -> Chosen:
     """The (section, set) pairs asked for, in reading order; everything by default."""
     if section is not None:
@@ -114,7 +110,7 @@ def _dask_crew(name: str, jobs: int | None, task: Callable[..., str]) -> Any:
         from creditaudit.runs.cluster import DaskCrew  # late: an extra, which need not be there
     except ImportError as error:
         needs = "needs the packages of requirements-cluster.lock: `make cluster` installs them"
-        raise NoExecutor(f"EXECUTOR={name} {needs}") from error
+        raise Mistake(f"EXECUTOR={name} {needs}") from error
     return DaskCrew(task, name.removeprefix("dask").removeprefix("://"), jobs)
 
 

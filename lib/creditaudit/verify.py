@@ -17,10 +17,6 @@ from creditaudit.study import params, retraining
 NOTHING = "nothing was compared, and what was retrained is not kept"
 
 
-class VerificationFailed(Mistake, RuntimeError):
-    """Runs could not be retrained, so there is nothing to compare."""
-
-
 def verify(profile: str, specs: Sequence[RunSpec], n: int, jobs: int | None = None) -> int:
     """Exit code 0 if n of these runs agree: to the bit on the same kind of CPU, within tolerance elsewhere."""
     committed, asked = Store(paths.profile_dir(profile)).all(), set(specs)
@@ -44,9 +40,9 @@ def _retrain(profile: str, sample: Sequence[Record], known: Sequence[Record], jo
         except sweep.Interrupted:
             raise sweep.Interrupted(f"stopped; {NOTHING}") from None
         except sweep.WorkerKilled as error:
-            raise VerificationFailed(f"a worker process was killed (out of memory?); {NOTHING}") from error
+            raise Mistake(f"a worker process was killed (out of memory?); {NOTHING}") from error
         except sweep.RunsFailed as error:
-            raise VerificationFailed(f"{error}\n{NOTHING}") from error
+            raise Mistake(f"{error}\n{NOTHING}") from error
         found = []
         for record in sample:
             again = store.get(record.spec)

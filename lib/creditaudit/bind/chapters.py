@@ -34,6 +34,10 @@ _JOINED = re.compile(
 )
 _SENTENCE = re.compile(r".+?(?:\.(?=\s+\W*[A-Z])|$)", re.DOTALL)
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
+SHOWN = {
+    "NbConvertBase": {"display_data_priority": [*_IMAGES, "text/markdown", "text/plain"]}
+}  # of an output, the first
+TEMPLATES = paths.PAPER / "templates" / "creditaudit"
 
 
 Counters = tuple[Counter[str], Counter[str]]  # of figures and tables, in the book and in the chapter

@@ -24,9 +24,8 @@ from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets.config import Config
 
-from creditaudit import paths
 from creditaudit.bind import mathsvg
-from creditaudit.bind.chapters import AppendixError, Chapter, slug
+from creditaudit.bind.chapters import SHOWN, TEMPLATES, AppendixError, Chapter, slug
 from creditaudit.bind.links import Links
 from creditaudit.study.verdicts import VERDICTS
 
@@ -116,12 +115,11 @@ class ChapterExporter(HTMLExporter):
         self.links = links
         self.headings: list[tuple[str, str]] = []  # anchor and text
         self.highlight = Highlight2HTML(pygments_lexer="python")
-        shown = ["image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain"]
         filters = {"data_uri": data_uri, "keyed": keyed, "self_link": self_link, "code": self.code}
         super().__init__(
-            config=Config({"NbConvertBase": {"display_data_priority": shown}}),
-            template_name="creditaudit",
-            extra_template_basedirs=[str(paths.PAPER / "templates")],
+            config=Config(SHOWN),
+            template_name=TEMPLATES.name,
+            extra_template_basedirs=[str(TEMPLATES.parent)],
             filters=filters | {"markdown2html": self.markdown, "inline_markdown": self.inline_markdown},
         )
 
@@ -173,7 +171,7 @@ class ChapterExporter(HTMLExporter):
 @cache
 def script() -> str:
     """What the page may do: our own file, word for word."""
-    return (paths.PAPER / "templates" / "creditaudit" / "appendix.js").read_text("utf-8")
+    return (TEMPLATES / "appendix.js").read_text("utf-8")
 
 
 def render_html(chapters: list[Chapter], links: Links, **front: Any) -> str:

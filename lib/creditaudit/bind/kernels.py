@@ -12,10 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
+
+from creditaudit import paths
 
 LAUNCHER = "ipykernel_launcher"
 READ = ("PYTHON", "CREDITAUDIT", "MPL", "HOME", "XDG", "LANG", "LC_")
@@ -75,12 +78,12 @@ class ForkedKernelManager(AsyncKernelManager):
     """Has its kernel forked; what is no ipykernel, or no Linux, is started as usual."""
 
     async def _async_launch_kernel(self, kernel_cmd: list[str], **options: Any) -> None:
+        options["env"] = _inherited(options.get("env") or os.environ)
         if not FORKS or LAUNCHER not in kernel_cmd:
             await super()._async_launch_kernel(kernel_cmd, **options)
             return
         arguments = kernel_cmd[kernel_cmd.index(LAUNCHER) + 1 :]
-        environment = dict(options.get("env") or os.environ)
-        kernel = nursery().fork(arguments, options.get("cwd") or os.getcwd(), environment)
+        kernel = nursery().fork(arguments, options.get("cwd") or os.getcwd(), options["env"])
         self.provisioner.process, self.provisioner.pid, self.provisioner.pgid = kernel, kernel.pid, kernel.pid
         self._reconcile_connection_info(self.provisioner.connection_info)
 
@@ -92,7 +95,7 @@ _current: list[Nursery] = []  # at most one
 def nursery() -> Nursery:
     """The one of today's environment; it starts when it is first asked for, and imports while others do."""
     with _lock:
-        environment = dict(os.environ)
+        environment = _inherited(os.environ)
         known = _current[0] if _current else None
         if known and (known.process.poll() is not None or _read(known.environment) != _read(environment)):
             _current.remove(known)
@@ -106,6 +109,11 @@ def prepare() -> None:
     """Have it start; a kernel will soon be asked for."""
     if FORKS:
         nursery()
+
+
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What kernels get: this very code, and the word that nobody is at play."""
+    return paths.environment(environment) | {"PYTHONHASHSEED": "0", paths.RUNNER: "1"}
 
 
 def _read(environment: dict[str, str]) -> dict[str, str]:

@@ -11,11 +11,10 @@ A stamp beside the result holds the hash of all that went in; while it matches, 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
-import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,29 +32,18 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
-def execute(
-    section: str,
-    set_name: str,
-    profile: str,
-    force: bool = False,
-    inputs: list[Path] | None = None,
-    timeout: int | None = None,
-) -> Path:
-    """Run notebooks/<section>.ipynb and return the path of the verified result.
-
-    `inputs` are the files the section reads (default: all records of the profile); `timeout` is per cell.
-    """
+def execute(section: str, set_name: str, profile: str, inputs: Iterable[Path]) -> Path:
+    """Run notebooks/<section>.ipynb, which reads these files, and return the path of the verified result."""
     values = params.parameters(section, set_name, profile)
     target = executed_path(section, set_name, profile)
-    inputs = _default_inputs(profile) if inputs is None else inputs
     stamp = stamps.stamp([params.source_path(section), paths.PARAMS / "claims.yaml", *sorted(inputs)], values)
-    if not force and stamps.is_current(target, stamp):
+    if stamps.is_current(target, stamp):
         print(f"{target.stem}: up to date")
         return target
     import nbformat
 
     started = time.monotonic()
-    notebook = _run(section, values, target, timeout)
+    notebook = _run(section, values, target)
     identity = {"section": section, "set": set_name, "profile": profile, "parameters": values}
     write_atomically(target, nbformat.writes(canonical(notebook, identity)) + "\n")
     shared = [paths.profile_dir(profile) / "identity.json"] if section == "identity_check" else []
@@ -65,7 +53,7 @@ def execute(
     return target
 
 
-def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None) -> NotebookNode:
+def _run(section: str, values: dict[str, Any], target: Path) -> NotebookNode:
     import nbformat
 
     source = nbformat.read(params.source_path(section), as_version=4)
@@ -74,7 +62,7 @@ def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None
     changed = {name: value for name, value in values.items() if value != known[name]}
     with scratch_folder(target) as scratch:
         path = scratch / target.name
-        failure = _papermill(source, path, changed, timeout)
+        failure = _papermill(source, path, changed)
         try:
             notebook = read(path)
         except NotebookError as error:  # never written, or not whole: the disk is full
@@ -86,33 +74,30 @@ def _run(section: str, values: dict[str, Any], target: Path, timeout: int | None
     return notebook
 
 
-def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any], timeout: int | None) -> str | None:
+def _papermill(source: NotebookNode, path: Path, changed: dict[str, Any]) -> str | None:
     """Execute; return what went wrong, as far as papermill noticed."""
     from creditaudit.bind import kernels
 
-    with _kernel_environment:
-        kernels.prepare()
+    kernels.prepare()
     import papermill  # late: a second, in which the nursery imports too
 
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # it warns of parameters that it cannot parse
     try:
-        with _kernel_environment:
-            papermill.execute_notebook(
-                source,
-                path,
-                changed,
-                kernel_name="python3",
-                language="python",
-                cwd=paths.NOTEBOOKS,  # where Jupyter would start it
-                progress_bar=False,
-                execution_timeout=timeout,
-                record_timing=False,
-                kernel_manager_class=kernels.ForkedKernelManager,
-                extra_arguments=["--log-level=CRITICAL"],  # ipykernel 7 warns of TCP at every start
-            )
+        papermill.execute_notebook(
+            source,
+            path,
+            changed,
+            kernel_name="python3",
+            language="python",
+            cwd=paths.NOTEBOOKS,  # where Jupyter would start it
+            progress_bar=False,
+            record_timing=False,
+            kernel_manager_class=kernels.ForkedKernelManager,
+            extra_arguments=["--log-level=CRITICAL"],  # ipykernel 7 warns of TCP at every start
+        )
     except papermill.PapermillExecutionError as error:
         return "\n".join(error.traceback)
-    except Exception as error:  # a dead kernel or a time-out; papermill has saved "completed" all the same
+    except Exception as error:  # a dead kernel; papermill has saved "completed" all the same
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -163,17 +148,10 @@ def canonical(notebook: NotebookNode, identity: dict[str, Any]) -> NotebookNode:
 
 def _merged_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """stdout as one piece (how it is cut is a matter of timing); stderr, bars and warnings, not at all."""
-    merged: list[NotebookNode] = []
-    for output in outputs:
-        if output.output_type != "stream":
-            merged.append(output)
-        elif output.name == "stdout":
-            earlier = [item for item in merged if item.output_type == "stream"]
-            if earlier:
-                earlier[0].text += output.text
-            else:
-                merged.append(output)
-    return merged
+    said = [output for output in outputs if output.output_type == "stream" and output.name == "stdout"]
+    for more in said[1:]:
+        said[0].text += more.text
+    return [output for output in outputs if output.output_type != "stream" or (said and output is said[0])]
 
 
 def _canonical_output(output: NotebookNode) -> NotebookNode:
@@ -199,34 +177,6 @@ def _code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
 
 
-class _KernelEnvironment:
-    """What kernels inherit, while any notebook is being executed; several may be, side by side."""
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, {}
-
-    def __enter__(self) -> None:
-        with self.lock:
-            self.inside += 1
-            if self.inside > 1:
-                return
-            self.before = dict(os.environ)
-            package = str(Path(__file__).resolve().parents[2])
-            search = os.pathsep.join(filter(None, [package, self.before.get("PYTHONPATH")]))
-            os.environ |= {"PYTHONPATH": search, "PYTHONHASHSEED": "0"}
-            os.environ |= {"CREDITAUDIT_ROOT": str(paths.ROOT), paths.RUNNER: "1"}
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                os.environ.clear()
-                os.environ.update(self.before)
-
-
-_kernel_environment = _KernelEnvironment()
-
-
 def _failed_path(target: Path) -> Path:
     return target.parent / "failed" / target.name
 
@@ -239,7 +189,3 @@ def _by_products(section: str, set_name: str, profile: str) -> list[Path]:
     return sorted(
         path for path in products if path.name[len(name) :].startswith((".", "--"))
     )  # d512_L12 is not d512_L1
-
-
-def _default_inputs(profile: str) -> list[Path]:
-    return sorted((paths.profile_dir(profile) / "runs").glob("*.json"))

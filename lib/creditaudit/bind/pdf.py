@@ -19,10 +19,8 @@ from nbconvert.exporters import TemplateExporter
 from nbformat import NotebookNode
 from traitlets.config import Config
 
-from creditaudit import paths
-from creditaudit.bind.chapters import AppendixError, Chapter
+from creditaudit.bind.chapters import SHOWN, TEMPLATES, AppendixError, Chapter
 
-TEMPLATES = "creditaudit"
 TEXT_WIDTH = 164  # mm, as in book.typ
 FIGURE_WIDTH = 0.88  # of what it has on the screen
 # pandoc's markdown brought near to Jupyter's
@@ -34,34 +32,15 @@ DIALECT = (
 _SVG_WIDTH = re.compile(r'<svg[^>]*?\bwidth="([\d.]+)pt"')
 
 
-class MarkdownChapter(TemplateExporter):
+def _exporter(folder: Path) -> TemplateExporter:
     """One notebook to pandoc's markdown, code left out, pictures written beside it."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.folder = folder
-        templates = [str(paths.PAPER / "templates")]
-        super().__init__(
-            template_name=TEMPLATES,
-            template_file="chapter.md.j2",
-            extra_template_basedirs=templates,
-            **options,
-        )
-
-    @property
-    def default_config(self) -> Config:
-        shown = ["image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain"]
-        return Config({"NbConvertBase": {"display_data_priority": shown}})
-
-    def default_filters(self):
-        yield from super().default_filters()
-        yield "picture", self.picture
-
-    def picture(self, output: NotebookNode, kind: str) -> str:
+    def picture(output: NotebookNode, kind: str) -> str:
         """An image in pandoc's markdown, as wide as drawn but never wider than the text."""
         label, content = output.metadata.label, output.data[kind]
         suffix = {"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}[kind]
         name = f"figure-{label.number}.{suffix}"
-        (self.folder / name).write_bytes(content.encode() if suffix == "svg" else base64.b64decode(content))
+        (folder / name).write_bytes(content.encode() if suffix == "svg" else base64.b64decode(content))
         found = _SVG_WIDTH.search(content) if suffix == "svg" else None
         width = min(float(found.group(1)) * 25.4 / 72 * FIGURE_WIDTH, TEXT_WIDTH) if found else TEXT_WIDTH
         alt = " ".join(label.alt.split()).replace("&", "&amp;").replace('"', "&quot;")
@@ -70,18 +49,26 @@ class MarkdownChapter(TemplateExporter):
         notes += " stays=true" if label.get("stays") else ""
         return f"![{caption}]({name}){{#{label.anchor} {notes}}}"
 
+    return TemplateExporter(
+        config=Config(SHOWN),
+        template_name=TEMPLATES.name,
+        template_file="chapter.md.j2",
+        extra_template_basedirs=[str(TEMPLATES.parent)],
+        filters={"picture": picture},
+    )
+
 
 def render_pdf(chapters: list[Chapter], small_print: Collection[str] = (), **front: Any) -> bytes:
     """The sections in `small_print` are set in smaller letters; study, headline and references are markdown."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        exporter = MarkdownChapter(folder)
+        exporter = _exporter(folder)
         bodies = []
         for chapter in chapters:
             resources = {"chapter": chapter, "last": chapter is chapters[-1]}
             body = _typst(exporter.from_notebook_node(chapter.printed(), resources)[0])
             bodies.append(f"#small-print[\n{body}\n]" if chapter.section in small_print else body)
-        (folder / "book.typ").write_text((_templates() / "book.typ").read_text())
+        (folder / "book.typ").write_text((TEMPLATES / "book.typ").read_text())
         front |= {name: _typst(front.get(name, "")) for name in ("study", "headline")}
         front["references"] = [_typst(text) for text in front.get("references", ())]
         (folder / "front.json").write_text(json.dumps(front))
@@ -92,7 +79,7 @@ def render_pdf(chapters: list[Chapter], small_print: Collection[str] = (), **fro
 
 def _typst(markdown: str) -> str:
     """Tables become calls of book.typ's `fitted`: no line is long enough for pandoc to share out widths itself."""
-    options = ["--columns=1000000", "--wrap=none", f"--lua-filter={_templates() / 'typst.lua'}"]
+    options = ["--columns=1000000", "--wrap=none", f"--lua-filter={TEMPLATES / 'typst.lua'}"]
     body = pypandoc.convert_text(markdown, "typst", format=DIALECT, extra_args=options)
     return body.replace("[#table(", "[#fitted(")
 
@@ -106,7 +93,3 @@ def _compiled(main: Path, folder: Path) -> bytes:
         raise AppendixError(
             f"typst refuses the appendix: {error.message} {' '.join(error.hints)}\n{error.diagnostic}"
         ) from error
-
-
-def _templates() -> Path:
-    return paths.PAPER / "templates" / TEMPLATES

@@ -71,17 +71,6 @@ class ViTMini(nn.Module):
         return self.head(self.norm(h[:, 0]))
 
 
-class Stem(nn.Module):
-    """Patches of the picture as the channels of a small map."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.cut = nn.Conv2d(3, width, STRIDE, STRIDE)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.cut(x.view(-1, 3, 32, 32))
-
-
 class ConvBlock(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -95,7 +84,8 @@ class ConvBlock(nn.Module):
 class ConvNet(nn.Module):
     def __init__(self, width: int, depth: int, hidden: int) -> None:
         super().__init__()
-        self.embed = Stem(width)
+        # patches of the picture as the channels of a small map
+        self.embed = nn.Sequential(nn.Unflatten(-1, (3, 32, 32)), nn.Conv2d(3, width, STRIDE, STRIDE))
         self.blocks = nn.ModuleList(ConvBlock(width, hidden) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
 

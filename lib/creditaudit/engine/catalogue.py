@@ -40,8 +40,9 @@ class Entry:
     place: int = 100  # in tables and figures
 
     @property
-    def module(self) -> str:
-        return self.path.stem
+    def line(self) -> str | tuple[int, tuple[float, ...]]:
+        """As matplotlib has it."""
+        return (0, self.dashes) if self.dashes else "-"
 
 
 @cache
@@ -81,6 +82,8 @@ def label(name: str) -> str:
 def in_order(names: Iterable[str]) -> list[str]:
     """Each name once, in the order in which every table and figure lists them."""
     present = set(names)
+    if strangers := present - entries().keys():
+        raise KeyError(f"{min(strangers)!r} has no look: is there a rule of that name in engine/credit?")
     return [name for name in entries() if name in present]
 
 

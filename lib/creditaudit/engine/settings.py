@@ -6,7 +6,6 @@ this list. A default changed here changes records: bump `RECIPE` with it. A spec
 `RunSpec(method="ep", settings={"beta": 1.0})`.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -102,11 +101,6 @@ STRUCTURE = (  # choices that are no number: whose, what, how, and why
 STATE_BRIDGE, CREDIT_BRIDGE, EQUILIBRIUM = StateBridgeSettings(), CreditBridgeSettings(), EquilibriumSettings()
 DEFAULTS = {"sb": STATE_BRIDGE, "cb": CREDIT_BRIDGE, "ep": EQUILIBRIUM}  # by the rule's name
 Changes = tuple[tuple[str, Any], ...]
-
-
-def settings_of(method: str, changes: Changes | Mapping[str, Any] = ()) -> Any:
-    """A rule's settings with some of them changed."""
-    return type(DEFAULTS[method])(**(asdict(DEFAULTS[method]) | dict(changes)))
 
 
 def departures(method: str, changes: Any) -> Changes:

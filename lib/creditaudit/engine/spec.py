@@ -6,6 +6,7 @@ field added later orphans no record that was made before it existed.
 
 import hashlib
 import json
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
@@ -22,7 +23,7 @@ from pydantic import (
 
 from creditaudit.engine import catalogue
 from creditaudit.engine.pictures import HELD_OUT, TRAIN_PICTURES
-from creditaudit.engine.settings import DEFAULTS, RECIPE, Changes, Normalise, departures, settings_of
+from creditaudit.engine.settings import DEFAULTS, RECIPE, Changes, Normalise, departures
 from creditaudit.mistakes import Mistake
 
 
@@ -109,7 +110,7 @@ class RunSpec(BaseModel):
     @property
     def rule_settings(self) -> Any:
         """Those of its rule, all of them; None for a rule that has none."""
-        return settings_of(self.method, self.settings) if self.method in DEFAULTS else None
+        return replace(DEFAULTS[self.method], **dict(self.settings)) if self.method in DEFAULTS else None
 
     @property
     def steps(self) -> int:

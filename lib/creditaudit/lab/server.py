@@ -15,7 +15,6 @@ from typing import Any
 
 from creditaudit import paths
 from creditaudit.runs.files import write_atomically
-from creditaudit.runs.yamlfile import nearest
 from creditaudit.study import params
 from creditaudit.study.params import ParameterError
 
@@ -38,11 +37,9 @@ def prepare(section: str | None = None, set_name: str | None = None, profile: st
         return folder() / START
     source, known = params.source_path(section), params.sets(section)
     set_name = set_name or params.defaults(section).get("set_name", known[0])
-    if set_name not in known:
-        raise ParameterError(f"{section} has no set {set_name!r}{nearest(set_name, known)}")
+    values = params.parameters(section, set_name, profile)  # refuses what is misspelt
     target = folder() / f"{section}--{set_name}--{profile}.ipynb"
     if not target.exists():
-        values = params.parameters(section, set_name, profile)
         write_atomically(target, json.dumps(_with_values(json.loads(source.read_text()), values), indent=1) + "\n")
     return target
 

@@ -12,14 +12,6 @@ from creditaudit.runs.files import RecordError
 from creditaudit.runs.records import Record, Store
 
 
-class NotARecord(Mistake, RuntimeError):
-    """What arrived is not the record that was asked for."""
-
-
-class NothingToCollect(Mistake, RuntimeError):
-    """The folder holds no records."""
-
-
 @dataclass
 class Collected:
     """What became of each file."""
@@ -34,7 +26,7 @@ def accept(text: str, spec: RunSpec, store: Store) -> Record:
     try:
         record = records.parse(text, store.path(spec))
     except RecordError:
-        raise NotARecord(f"what arrived for {spec.key} is damaged or of another run: it is not kept") from None
+        raise Mistake(f"what arrived for {spec.key} is damaged or of another run: it is not kept") from None
     if (there := store.get(spec)) is not None:
         return there
     store.save(record)
@@ -44,11 +36,11 @@ def accept(text: str, spec: RunSpec, store: Store) -> Record:
 def collect(folder: Path, store: Store, wanted: Callable[[RunSpec], bool]) -> Collected:
     """Take the records below `folder` that this store lacks; nothing that is there is changed."""
     if folder.resolve() in (store.folder.resolve(), store.folder.parent.resolve()):
-        raise NothingToCollect(f"{paths.shown(folder)} is where records are collected: name the folder they come from")
+        raise Mistake(f"{paths.shown(folder)} is where records are collected: name the folder they come from")
     below = sorted(folder.rglob("*.json"))  # claims and the like lie beside the folder runs, and are no records
     files = [path for path in below if path.parent.name == "runs"] or [path for path in below if path.parent == folder]
     if not files:
-        raise NothingToCollect(f"{folder}: no records there; they lie in outputs/<profile>/runs of the other machine")
+        raise Mistake(f"{folder}: no records there; they lie in outputs/<profile>/runs of the other machine")
     found = Collected()
     for path in files:
         try:

@@ -26,18 +26,6 @@ JOINING = 60.0  # seconds in which a first worker must have joined
 LOOKING = 1.0  # seconds between two looks at who is there
 
 
-class NoCluster(Mistake, RuntimeError):
-    """The scheduler does not answer, or has nobody who could train."""
-
-
-class ClusterLost(Mistake, RuntimeError):
-    """The scheduler went away in the middle."""
-
-
-class Abandoned(RuntimeError):
-    """Nobody waits for this run any more."""
-
-
 class Admission(WorkerPlugin):
     """Set up in every worker, those that join later too: who differs from the campaign offers nothing."""
 
@@ -52,7 +40,7 @@ class Admission(WorkerPlugin):
         def report(key: str, epoch: int) -> None:
             task = worker.state.tasks.get(thread_state.key)
             if task is None or task.state == "cancelled":
-                raise Abandoned("its campaign was stopped")
+                raise RuntimeError("its campaign was stopped")
             worker.log_event(self.name, [key, epoch])
 
         workers.report = report
@@ -72,7 +60,7 @@ class DaskCrew(workers.Crew):
             where = f"tcp://{address}" if address else self.cluster
             self.client = Client(where, timeout=CONNECTING, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise NoCluster(
+            raise Mistake(
                 f"EXECUTOR={self.name}: no Dask scheduler answers there ({error or type(error).__name__}); "
                 "`.venv/bin/dask scheduler` starts one"
             ) from None
@@ -96,7 +84,7 @@ class DaskCrew(workers.Crew):
 
     def end_if_lost(self, error: BaseException) -> None:
         if isinstance(error, CancelledError | OSError) or self.client.status != "running":
-            raise ClusterLost(
+            raise Mistake(
                 f"the scheduler at {self.name} is gone; records that arrived are saved, the same command goes on"
             ) from error
 
@@ -132,9 +120,9 @@ class DaskCrew(workers.Crew):
         while not (self.client.status == "running" and self._count()):
             there = self.client.scheduler_info()["workers"]
             if there and set(there) <= self.told:
-                raise NoCluster(f"EXECUTOR={self.name}: all {len(there)} workers differ from this campaign; see above")
+                raise Mistake(f"EXECUTOR={self.name}: all {len(there)} workers differ from this campaign; see above")
             if time.monotonic() > until:
-                raise NoCluster(
+                raise Mistake(
                     f"EXECUTOR={self.name}: no worker joined within {JOINING:.0f} s; "
                     "`.venv/bin/dask worker HOST:PORT --nthreads 1` in a clone of this project starts one"
                 )

@@ -1,10 +1,11 @@
-"""The identity check as data: one row per seed in outputs/<profile>/identity.json.
+"""The identity check, measured once: one row per seed in outputs/<profile>/identity.json.
 
 A row has the study's three quantities and how the stack gets there, block after block. Rows are filed under the shape
 that was measured (`d256_L4`, the name of the parameter set; other data than CIFAR-10 are named too), so a smoke run
 is never taken for the study's. Rows of another recipe than this code's are passed over, as records are.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from creditaudit import paths
 from creditaudit.engine.settings import RECIPE
-from creditaudit.runs.files import conforming, read_checked
+from creditaudit.runs.files import conforming, locked, read_checked, write_checked
 
 FILE = "identity.json"
 Rows = dict[int, dict[str, Any]]
@@ -49,6 +50,30 @@ def stored(width: int, depth: int, profile: str, data: str = "cifar10") -> Rows:
     """The rows that exist; nothing is measured."""
     found = read(paths.profile_dir(profile)).get(shape_key(width, depth, data), {})
     return {int(seed): row for seed, row in found.items()}
+
+
+def rows(width: int, depth: int, seeds: Sequence[int], profile: str, data: str = "cifar10") -> Rows:
+    """One row per seed: read where it was measured before, else measured and kept."""
+    path, key = paths.products_dir(profile) / FILE, shape_key(width, depth, data)
+    known = read(paths.profile_dir(profile)).get(key, {}) | read(path.parent).get(key, {})
+    if unknown := [seed for seed in seeds if str(seed) not in known]:
+        from creditaudit.measure import identity  # late: torch
+        from creditaudit.runs import fetch
+
+        if data == "cifar10" and paths.at_play():
+            fetch.cifar10()
+        new = {str(seed): identity.measure(width, depth, seed, data) for seed in unknown}
+        keep(path, key, new)
+        known |= new
+    return {seed: known[str(seed)] for seed in seeds}
+
+
+def keep(path: Path, key: str, new: dict[str, Any]) -> None:
+    """Add rows under a lock: two notebooks may write at the same time, and a reader never sees half a file."""
+    with locked(path):
+        shapes = read(path.parent)
+        shapes[key] = shapes.get(key, {}) | new
+        write_checked(path, {"recipe": RECIPE, "shapes": shapes})
 
 
 def frame(measured: Rows) -> pd.DataFrame:

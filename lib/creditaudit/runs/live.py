@@ -34,14 +34,6 @@ TOLD = ("train_loss", "test_accuracy", "h_norm", "g_norm")  # of every epoch
 STARTING = 4.0  # seconds until a worker trains
 
 
-class Stopped(Mistake, RuntimeError):
-    """The training was interrupted; what had been trained is kept."""
-
-
-class Failed(Mistake, RuntimeError):
-    """A run could not be trained."""
-
-
 @dataclass
 class Progress:
     """What a run has told so far; `epochs` is shaped like a record's."""
@@ -103,10 +95,7 @@ class Worker:
 
 
 def _environment() -> dict[str, str]:
-    package = str(Path(__file__).resolve().parents[2])
-    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    ours = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": search, "CREDITAUDIT_ROOT": str(paths.ROOT)}
-    return os.environ | workers.ENVIRONMENT | ours
+    return paths.environment(os.environ) | workers.ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}
 
 
 _ready: list[Worker] = []  # no crew's yet
@@ -197,13 +186,13 @@ def train(specs: Sequence[RunSpec], store: Store) -> Iterator[Crew]:
     except KeyboardInterrupt:
         crew.stop()
         done = sum(each.state == "done" for each in crew.progress.values())
-        raise Stopped(
+        raise Mistake(
             f"stopped: {done} of {len(crew.progress)} runs finished; run this again: each goes on from its last epoch"
         ) from None
     finally:
         crew.stop()
     if crew.problems:
-        raise Failed("\n".join(dict.fromkeys(crew.problems)))
+        raise Mistake("\n".join(dict.fromkeys(crew.problems)))
 
 
 def seconds(specs: Sequence[RunSpec], measured: Sequence[Record]) -> float:

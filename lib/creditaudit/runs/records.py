@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from creditaudit import paths
 from creditaudit.engine import catalogue
 from creditaudit.engine.settings import RECIPE
@@ -135,10 +133,7 @@ def plain(value: Any) -> Any:
     """Tensors and arrays as JSON numbers; what is not finite becomes null."""
     if isinstance(value, dict):
         return {str(name): plain(item) for name, item in value.items()}
-    if hasattr(value, "tolist") and not np.isscalar(value):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

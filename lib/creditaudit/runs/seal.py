@@ -22,9 +22,10 @@ Seal = dict[str, str]
 def seal() -> Seal:
     """Of this process: made once, while the code on disk is the code in memory."""
     lock = paths.ROOT / "requirements.lock"
+    files = (path for room in ROOMS for path in (PACKAGE / room).rglob("*") if path.is_file())
     return {
         "recipe": str(RECIPE),
-        "code": _sealed_code(),
+        "code": _digest_of(sorted(path for path in files if "__pycache__" not in path.parts)),
         "requirements.lock": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else "absent",
         **{f"installed {name}": _installed(name) for name in COMPUTING},
     }
@@ -48,11 +49,6 @@ def differences(ours: Seal, theirs: Seal) -> list[str]:
 def code_digest() -> str:
     """Which code made a number: of the engine, the diagnostics and the training loop."""
     return _digest_of(path for pattern in NUMBERS for path in sorted(PACKAGE.glob(pattern)))[:16]
-
-
-def _sealed_code() -> str:
-    files = (path for room in ROOMS for path in (PACKAGE / room).rglob("*") if path.is_file())
-    return _digest_of(sorted(path for path in files if "__pycache__" not in path.parts))
 
 
 def _digest_of(files: Iterable[Path]) -> str:

@@ -29,7 +29,7 @@ from creditaudit.runs.seal import Seal, differences, digest, seal
 from creditaudit.runs.turns import Turn
 from creditaudit.runs.workers import Crew, LocalCrew, Task, WorkerKilled
 
-__all__ = ["Interrupted", "NoDevice", "RunsFailed", "WorkerKilled", "train_all"]
+__all__ = ["Interrupted", "RunsFailed", "WorkerKilled", "train_all"]
 
 MOST_SHOWN = 6  # failures told in full
 TICK = 0.25  # seconds until a signal, or a worker that joined, is noticed
@@ -42,18 +42,6 @@ class Interrupted(Mistake, RuntimeError):
     """The campaign was stopped; what had finished is saved and the rest can be resumed."""
 
     exit_code = 130  # as a shell reports Ctrl-C
-
-
-class NoDevice(Mistake, RuntimeError):
-    """The device asked for is not there."""
-
-
-class RecordsGone(Mistake, RuntimeError):
-    """Somebody removed records of a campaign that was under way."""
-
-
-class WorkerDiffers(Mistake, RuntimeError):
-    """A worker would compute other numbers than its campaign expects."""
 
 
 class RunsFailed(Mistake, RuntimeError):
@@ -82,7 +70,7 @@ def train_all(
     store, the time that is left is estimated.
     """
     if device == "cuda" and not _has_gpu():
-        raise NoDevice("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
+        raise Mistake("DEVICE=cuda: torch finds no GPU here; leave DEVICE out to train on the CPU")
     missing = store.missing(specs)
     if not missing:
         return 0
@@ -131,7 +119,7 @@ def _train_with(crew: Crew, missing: Sequence[RunSpec], store: Store, measured: 
     if campaign.failed:
         raise RunsFailed(campaign.failed, len(missing))
     if gone := store.missing(missing):
-        raise RecordsGone(
+        raise Mistake(
             f"{len(gone)} records were removed from {paths.shown(store.folder)} while others were trained; "
             "the same command trains them again"
         )
@@ -241,7 +229,7 @@ def train_one(fields: dict[str, Any], expected: Seal, profile_dir: str | None) -
     from creditaudit.runs import train
 
     if off := differences(expected, seal()):
-        raise WorkerDiffers(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
+        raise Mistake(f"this worker differs from its campaign in {', '.join(off)}: it trains nothing")
     spec, here = RunSpec(**fields), profile_dir is not None
     try:
         record = train.run(spec, Store(Path(profile_dir)), workers.report) if here else _train_apart(spec)

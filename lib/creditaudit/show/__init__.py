@@ -7,7 +7,7 @@ A notebook says `show.start("its name")` once, draws with seaborn, and hands the
     show.figure(ax, caption="...", alt="...", runs=runs)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import seaborn as sns
 from creditaudit import paths
 from creditaudit.mistakes import Mistake
 from creditaudit.runs.files import write_atomically
-from creditaudit.show import display, finding, register, style, training
+from creditaudit.show import display, finding, style, training
+from creditaudit.show.display import show_table as table
 from creditaudit.show.display import text
 from creditaudit.show.register import predictions
+from creditaudit.show.register import show as claims
 from creditaudit.study import Runs, Sample, frames, params
-from creditaudit.study.claimspec import Result
 
 __all__ = [
     "by_seed",
@@ -153,11 +154,6 @@ def figure(drawn: Any, caption: str, alt: str, runs: Runs, name: str = "") -> No
     display.show_figure(fig, caption, alt, place, runs.profile)
 
 
-def table(frame: pd.DataFrame, caption: str, printed: Sequence[str] = (), **notes: Any) -> None:
-    """Show a frame; samples in it write themselves. The PDF prints only the columns that are `printed`, if any are."""
-    display.show_table(frame, caption, **notes | ({"printed": list(printed)} if printed else {}))
-
-
 def csv(frame: pd.DataFrame, runs: Runs, name: str = "") -> Path:
     """Save a tidy frame as tables/<section>--<set>.csv beside the figures; the same rows give the same bytes."""
     place = "--".join(part for part in (runs.section, runs.set_name, name) if part)
@@ -166,8 +162,3 @@ def csv(frame: pd.DataFrame, runs: Runs, name: str = "") -> Path:
     ordered = frame.sort_values(keys, kind="stable") if keys else frame
     write_atomically(path, ordered.to_csv(index=False, float_format=f"%.{DIGITS}g", lineterminator="\n"))
     return path
-
-
-def claims(results: Sequence[Result]) -> None:
-    """The verdicts on a section's claims: the count, and a table. The appendix prints the table in its register."""
-    register.show(results)

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -40,7 +39,8 @@ class Curve:
         rows = self.epochs.get(name, [])
         if name != "g_norm":
             return rows
-        larger = _batch(self.spec) / rules.BATCH
+        batch = min(TRAJECTORY_BATCH, self.spec.test_size or TEST_PICTURES[self.spec.data])
+        larger = batch / rules.BATCH
         return [[None if value is None else value * larger for value in row] for row in rows]
 
     def last(self, name: str) -> float | None:
@@ -65,10 +65,6 @@ class Curve:
         if not self.epoch:
             return {"D1": None, "D2": None, "D3": None}
         return rules.judged(self.growth, self.last("g_norm"), self.gain)
-
-
-def _batch(spec: RunSpec) -> int:
-    return min(TRAJECTORY_BATCH, spec.test_size or TEST_PICTURES[spec.data])
 
 
 def picture(curves: Sequence[Curve], committed: Sequence[Curve] = ()) -> bytes:
@@ -102,9 +98,10 @@ def picture(curves: Sequence[Curve], committed: Sequence[Curve] = ()) -> bytes:
 
 def _draw(ax: Axes, curve: Curve, name: str, epochs: int, place: int = 0, pale: bool = False) -> tuple | None:
     """Where the last layer's line ends, to be named there."""
-    rows = np.array([_numbers(row) for row in curve.trajectory(name)], dtype=float)[:epochs]
+    rows = np.array(curve.trajectory(name)[:epochs], dtype=float)  # None becomes nan
     if not len(rows):
         return None
+    rows = rows.reshape(len(rows), -1)
     look, x = style.look(curve.spec.method), np.arange(1, len(rows) + 1)
     line = {"color": look.colour, "linestyle": look.line if place == 0 else (0, (1 + place, 1.2))}
     if pale:
@@ -114,10 +111,6 @@ def _draw(ax: Axes, curve: Curve, name: str, epochs: int, place: int = 0, pale: 
         ax.plot(x, rows[:, layer], linewidth=0.7, alpha=0.6, zorder=2, **line)
     ax.plot(x, rows[:, -1], marker=look.marker, markersize=4.5, zorder=3, **line)
     return (x[-1], rows[-1, -1], curve.name, look.colour) if np.isfinite(rows[-1, -1]) else None
-
-
-def _numbers(row: Any) -> list[float]:
-    return [np.nan if value is None else value for value in (row if isinstance(row, list) else [row])]
 
 
 def _finish(ax: Axes, name: str, curves: Sequence[Curve], ends: list[tuple]) -> None:

@@ -7,6 +7,7 @@ a table write `\\lVert h \\rVert`, because `|` separates columns.
 
 import io
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -37,9 +38,12 @@ def show_figure(fig: Figure, caption: str, alt: str, name: str | None = None, pr
     _caption(caption)
 
 
-def show_table(frame: pd.DataFrame, caption: str, **notes: Any) -> None:
-    """Show a frame as a markdown table; notes travel in its metadata."""
-    notes |= {"caption": _required(caption, "caption")}
+def show_table(frame: pd.DataFrame, caption: str, printed: Sequence[str] = (), **notes: Any) -> None:
+    """Show a frame as a markdown table; the PDF prints only the columns that are `printed`, if any are.
+
+    Samples write themselves. Notes travel in its metadata.
+    """
+    notes |= {"caption": _required(caption, "caption")} | ({"printed": list(printed)} if printed else {})
     _publish({"text/markdown": as_markdown(frame)}, {"text/markdown": notes})
     _caption(caption)
 
@@ -52,15 +56,9 @@ def text(markdown: str) -> None:
 def as_markdown(frame: pd.DataFrame) -> str:
     """A pipe table; columns of numbers are right-aligned, a missing value is a dash, the index is dropped."""
     columns = {str(name): _cells(frame[name]) for name in frame}
-    columns = {name: [_unbroken(text) for text in texts] for name, texts in columns.items()}
     rule = ["---:" if all(map(_NUMERIC.fullmatch, texts)) else ":---" for texts in columns.values()]
     rows = [[_escaped(name) for name in columns], rule, *map(list, zip(*columns.values(), strict=True))]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _unbroken(text: str) -> str:
-    """A number keeps its unit and its ± on one line."""
-    return text.replace(" ", "\u00a0") if _NUMERIC.fullmatch(text) else text
 
 
 def _cells(values: pd.Series) -> list[str]:
@@ -70,10 +68,11 @@ def _cells(values: pd.Series) -> list[str]:
         isinstance(value, float) and bool(_PLAIN.fullmatch(text)) for value, text in zip(values, texts, strict=True)
     ]
     digits = max((len(text.partition(".")[2]) for text, fits in zip(texts, plain, strict=True) if fits), default=0)
-    return [
+    cells = [
         f"{value:.{digits}f}" if fits and float(text) == value else text
         for value, text, fits in zip(values, texts, plain, strict=True)
     ]
+    return [text.replace(" ", "\u00a0") if _NUMERIC.fullmatch(text) else text for text in cells]  # with its unit and ±
 
 
 def _cell(value: Any) -> str:

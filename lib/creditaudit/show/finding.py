@@ -79,15 +79,6 @@ def _open(why: str, body: str, predicates: dict[str, Truth]) -> Finding:
 def register() -> Any:
     """Give the running IPython shell the magic and return it; elsewhere None."""
     from IPython import get_ipython
-
-    shell = get_ipython()
-    if shell is not None:
-        load_ipython_extension(shell)
-    return shell
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """For `%load_ext creditaudit.show.finding`."""
     from IPython.core.magic import no_var_expand
     from IPython.display import display
 
@@ -96,7 +87,9 @@ def load_ipython_extension(shell: Any) -> None:
         found = render(line, cell, shell.user_ns)
         display({"text/markdown": found.text, "text/plain": found.text}, raw=True, metadata=found.metadata)
 
-    shell.register_magic_function(finding, magic_kind="cell", magic_name="finding")
+    if (shell := get_ipython()) is not None:
+        shell.register_magic_function(finding, magic_kind="cell", magic_name="finding")
+    return shell
 
 
 def _predicates(line: str) -> dict[str, ast.expr]:

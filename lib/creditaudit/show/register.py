@@ -52,7 +52,8 @@ def rows(results: Sequence[Result]) -> pd.DataFrame:
     cells = [
         {
             "claim": f"`{result.id.split('.', 2)[-1]}`",
-            "statement": f"{result.statement}{_parts(result)}",
+            "statement": result.statement
+            + (f" *Ours: {ours(result)}.*" if result.claim.form == "all" and result.n else ""),
             "place": result.claim.where,
             "published": published(result),
             "test": test(result.claim),
@@ -126,11 +127,6 @@ def _reason(result: Result) -> str:
     if why is None:
         return result.reason
     return f"{why.cause}, about {why.seeds} seeds" if why.seeds else why.cause
-
-
-def _parts(result: Result) -> str:
-    """What our runs gave for each of several inequalities: too long for a column of numbers."""
-    return f" *Ours: {ours(result)}.*" if result.claim.form == "all" and result.n else ""
 
 
 def _ours(result: Result) -> str:

@@ -1,5 +1,7 @@
 """The network, and the paths by which each rule sends credit to its blocks: one small panel per rule."""
 
+from functools import partial
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -41,8 +43,8 @@ def _network(ax: Axes) -> None:
     ax.text(LOSS, 0, "loss", ha="center", va="center", fontsize=7.5)
 
 
-def _box(ax: Axes, x: float, y: float, name: str, colour: str, pad: float = 0.3) -> None:
-    frame = {"boxstyle": f"round,pad={pad}", "facecolor": "white", "edgecolor": colour, "linewidth": 0.9}
+def _box(ax: Axes, x: float, y: float, name: str, colour: str) -> None:
+    frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": colour, "linewidth": 0.9}
     ink = style.INK if colour == style.MUTED else colour
     ax.text(x, y, name, ha="center", va="center", fontsize=7.5, color=ink, bbox=frame, zorder=3)
 
@@ -56,10 +58,6 @@ def _arrow(
     path = {"arrowstyle": "<|-|>" if both else "-|>", "color": colour, "linewidth": 1.2, "linestyle": line}
     path |= {"shrinkA": 0, "shrinkB": 0, "mutation_scale": 7, "connectionstyle": f"arc3,rad={bend}"}
     ax.annotate("", end, start, arrowprops=path, zorder=2)
-
-
-def _exact(ax: Axes, colour: str) -> None:
-    _chain(ax, colour, "-")
 
 
 def _random_chain(ax: Axes, colour: str) -> None:
@@ -78,14 +76,6 @@ def _straight(ax: Axes, colour: str) -> None:
     for block in BLOCKS:
         _arrow(ax, (LOSS, TOP - 0.08), (block, TOP), colour, RANDOM, 0.36)
     ax.text(BLOCKS[0] - 0.12, TOP + 0.32, "$B_0, B_1, B_2$", ha="right", fontsize=7.5, color=colour)
-
-
-def _predicted_state(ax: Axes, colour: str) -> None:
-    _net(ax, colour, "$G$", taught_from=STATES[-1])
-
-
-def _predicted_loss(ax: Axes, colour: str) -> None:
-    _net(ax, colour, "$V$", taught_from=LOSS)
 
 
 def _net(ax: Axes, colour: str, name: str, taught_from: float) -> None:
@@ -108,10 +98,10 @@ def _relaxed(ax: Axes, colour: str) -> None:
 
 
 PATHS = {
-    "bp": _exact,
+    "bp": partial(_chain, line="-"),
     "fa": _random_chain,
     "dfa": _straight,
-    "sb": _predicted_state,
-    "cb": _predicted_loss,
+    "sb": partial(_net, name="$G$", taught_from=STATES[-1]),
+    "cb": partial(_net, name="$V$", taught_from=LOSS),
     "ep": _relaxed,
 }

@@ -5,38 +5,20 @@ where there is no colour at all. Figures have no background: in the dark appendi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from creditaudit.engine import catalogue
+from creditaudit.engine.catalogue import in_order  # noqa: F401  for the notebooks
+from creditaudit.engine.catalogue import label as name  # noqa: F401
 from creditaudit.measure.rules import CHANCE
 
 WIDTH = 7.0  # inches, the text column of the appendix
 INK, MUTED, FAINT = "#1d1f24", "#5d626d", "#a3a8b1"
-DASHED, DOTTED, DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.6)), (0, (6, 1.6, 1.4, 1.6))
-
-
-@dataclass(frozen=True)
-class Look:
-    """How one method is drawn, and what it is called."""
-
-    name: str
-    colour: str
-    marker: str
-    line: Any
-
-    def plot(self, **more: Any) -> dict[str, Any]:
-        """Keyword arguments for `ax.plot` or `ax.errorbar`."""
-        return {"color": self.colour, "marker": self.marker, "linestyle": self.line} | more
-
-
-LINES = {"frozen": Look("frozen", MUTED, "x", DOTTED), "chance": Look("chance", FAINT, "", (0, (1, 2)))}
 
 RC = {
     "figure.figsize": (WIDTH, 3.2),
@@ -76,34 +58,9 @@ RC = {
 }
 
 
-def use() -> None:
-    """Set the style for everything drawn from here on."""
-    mpl.rcParams.update(RC)
-
-
-def looks() -> dict[str, Look]:
-    """Of every rule there is, in order, and of the two lines that are none."""
-    rules = catalogue.entries().items()
-    return {
-        name: Look(rule.label, rule.colour, rule.marker, (0, rule.dashes) if rule.dashes else "-")
-        for name, rule in rules
-    } | LINES
-
-
-def look(method: str) -> Look:
-    return looks()[method]
-
-
-def name(method: str) -> str:
-    return look(method).name
-
-
-def in_order(methods: Iterable[str]) -> list[str]:
-    """The methods in the order in which every table and figure lists them."""
-    present, known = set(methods), looks()
-    if strangers := present - known.keys():
-        raise KeyError(f"{sorted(strangers)[0]!r} has no look: is there a rule of that name in engine/credit?")
-    return [method for method in known if method in present]
+def look(method: str) -> catalogue.Entry:
+    """Its colour, marker and line."""
+    return catalogue.entries()[method]
 
 
 def figure(columns: int = 1, height: float = 3.2, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
@@ -125,8 +82,8 @@ def chance_line(ax: Axes, label: bool = True) -> None:
 
 def reference_line(ax: Axes, y: float, faint: bool = False) -> None:
     """A horizontal line behind the data."""
-    line = look("chance" if faint else "frozen")
-    ax.axhline(y, color=line.colour, linestyle=line.line, linewidth=1.1, zorder=1)
+    colour, dashes = (FAINT, (1, 2)) if faint else (MUTED, (1.2, 1.6))
+    ax.axhline(y, color=colour, linestyle=(0, dashes), linewidth=1.1, zorder=1)
 
 
 def label_ends(
@@ -165,15 +122,7 @@ def _spread(heights: np.ndarray, gap: float) -> np.ndarray:
     pools: list[list[float]] = []
     for height in heights:
         pools.append([height])
-        while len(pools) > 1 and _low(pools[-1], gap) - _high(pools[-2], gap) < gap:
+        while len(pools) > 1 and np.mean(pools[-1]) - np.mean(pools[-2]) < gap * (len(pools[-1]) + len(pools[-2])) / 2:
             last = pools.pop()
             pools[-1] += last
     return np.concatenate([np.mean(pool) + gap * (np.arange(len(pool)) - (len(pool) - 1) / 2) for pool in pools])
-
-
-def _low(pool: list[float], gap: float) -> float:
-    return float(np.mean(pool)) - gap * (len(pool) - 1) / 2
-
-
-def _high(pool: list[float], gap: float) -> float:
-    return float(np.mean(pool)) + gap * (len(pool) - 1) / 2

@@ -31,7 +31,7 @@ def slim(svg: bytes) -> bytes:
             if name in node.attrib and node is not root:
                 node.set(name, _rounded(node.get(name)))
         if "d" in node.attrib:
-            node.set("d", _path(node.get("d")))
+            node.set("d", re.sub(r" ?([A-Za-z]) ?", r"\1", " ".join(_rounded(node.get("d")).split())))
         if "style" in node.attrib:
             kept = [rule for rule in node.get("style").split("; ") if rule not in _IDLE]
             node.set("style", ";".join(rule.replace(": ", ":") for rule in kept))
@@ -43,10 +43,6 @@ def slim(svg: bytes) -> bytes:
 
 def _rounded(text: str) -> str:
     return _NUMBER.sub(lambda found: f"{float(found[0]):.{PLACES}f}".rstrip("0").rstrip("."), text)
-
-
-def _path(text: str) -> str:
-    return re.sub(r" ?([A-Za-z]) ?", r"\1", " ".join(_rounded(text).split()))
 
 
 def _unwrap(node: ET.Element) -> None:

@@ -22,10 +22,6 @@ REDRAWN = 0.4  # seconds between two pictures of the same training
 _announced: set[frozenset[RunSpec]] = set()
 
 
-class NotConfirmed(Mistake, RuntimeError):
-    """More than a few minutes of training were asked for: told first, trained when it is asked for again."""
-
-
 def train(specs: Sequence[RunSpec], confirmed: bool = False) -> None:
     """Train those without a record in outputs/interactive, into it."""
     store = Store(paths.profile_dir(paths.INTERACTIVE))
@@ -38,7 +34,7 @@ def train(specs: Sequence[RunSpec], confirmed: bool = False) -> None:
     if seconds > UNASKED and not confirmed and frozenset(missing) not in _announced:
         _announced.add(frozenset(missing))
         _bring_into_view()
-        raise NotConfirmed(
+        raise Mistake(
             f"{told}: run this cell again to train them (interrupt the kernel to stop, run it again to go on), "
             "or ask for less: fewer methods, seeds or epochs"
         )

@@ -4,6 +4,7 @@ A profile's reference is a set of committed records (outputs/<profile>/reference
 trained here are compared with it one by one; what comes out is kept in outputs/<profile>/certificate.json.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -23,10 +24,6 @@ from creditaudit.runs.seal import code_digest
 FILE, REFERENCE = "certificate.json", "reference"
 MOST_SHOWN = 6  # runs named in the terminal
 Verdict = Literal["certified", "differs", "incomplete"]
-
-
-class NotCompared(Mistake, LookupError):
-    """A run was asked for that the certificate does not cover."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,8 @@ class Certificate:
 
     def largest(self, name: str) -> float:
         """Of `accuracy_off`, `loss_off` or `decades_off`; infinite where only one of two records overflowed."""
-        return max((_or_infinite(getattr(run, name)) for run in self.runs), default=0.0)
+        found = [getattr(run, name) for run in self.runs]
+        return math.inf if None in found else max(found, default=0.0)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -107,7 +105,8 @@ class Certificate:
                 "`make clean` and the same command again"
             )
         if self.missing:
-            said.append(f"  not trained here: {_few(self.missing)}; `make reproduce PROFILE={self.profile}` does")
+            few = ", ".join(self.missing[:3]) + (f" and {len(self.missing) - 3} more" if len(self.missing) > 3 else "")
+            said.append(f"  not trained here: {few}; `make reproduce PROFILE={self.profile}` does")
         path = paths.shown(paths.profile_dir(self.profile) / FILE)
         return [*said, f"{self.verdict.upper()}: {_MEANING[self.verdict]} ({path})"]
 
@@ -184,7 +183,7 @@ def differences(profile: str, key: str) -> list[tuple[str, Any, Any]]:
     stores = reference(profile), Store(paths.profile_dir(profile))
     absent = [paths.shown(store.folder) for store in stores if not (store.folder / f"{key}.json").exists()]
     if absent:
-        raise NotCompared(f"{' and '.join(absent)} has no record {key}: `make reproduce PROFILE={profile}` makes it")
+        raise Mistake(f"{' and '.join(absent)} has no record {key}: `make reproduce PROFILE={profile}` makes it")
     return list(compare.differences(*(load(store.folder / f"{key}.json") for store in stores)))
 
 
@@ -228,11 +227,3 @@ def _core_seconds(records: Iterable[Record]) -> float:
 
 def _allowed() -> str:
     return f"{compare.TOLERANCE}; of {' and '.join(compare.AMPLIFYING)}, which amplify rounding, {compare.AMPLIFIED}"
-
-
-def _few(keys: list[str]) -> str:
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-
-
-def _or_infinite(value: float | None) -> float:
-    return float("inf") if value is None else value

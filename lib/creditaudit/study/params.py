@@ -74,10 +74,7 @@ def sets(section: str) -> list[str]:
 def declared(section: str) -> dict[str, tuple[Any, Any]]:
     """name -> (type, default), as the tagged cell declares them."""
     path = source_path(section)
-    try:
-        return dict(_declared(path, path.read_text("utf-8")))
-    except UnicodeDecodeError as error:
-        raise ParameterError(f"{paths.shown(path)} is not a notebook: {error}") from None
+    return dict(_declared(path, path.read_text("utf-8", "replace")))
 
 
 @lru_cache(maxsize=64)
@@ -98,8 +95,8 @@ def _declared(path: Path, content: str) -> dict[str, tuple[Any, Any]]:
 def _cells(path: Path, tag: str) -> list[str]:
     """The sources of the cells with this tag; what is not a notebook has none."""
     try:
-        return _tagged(path.read_text("utf-8"), tag)
-    except (ValueError, OSError):  # no text
+        return _tagged(path.read_text("utf-8", "replace"), tag)
+    except OSError:
         return []
 
 
@@ -277,19 +274,16 @@ def _checked(name: str, declared_type: Any, value: Any, file: str) -> Any:
     try:
         value = _adapter(declared_type).validate_python(value, strict=True)
     except ValidationError as error:
-        culprit = error.errors()[0]["input"]
-        hint = ""
-        if isinstance(culprit, str) and _is_number(culprit):
-            hint = f": {culprit!r} is a string (YAML reads 1e-3 as text: write 1.0e-3, without quotes)"
+        problem, hint = error.errors()[0], ""
+        if isinstance(problem["input"], str) and problem["msg"].endswith(("valid number", "valid integer")):
+            hint = f": {problem['input']!r} is a string (YAML reads 1e-3 as text: write 1.0e-3, without quotes)"
         wanted = declared_type.__name__ if type(declared_type) is type else declared_type
         raise ParameterError(f"{file}: {name} = {value!r} is not {wanted}{hint}") from None
     _in_range(name, value, file)
     return value
 
 
-@lru_cache
-def _adapter(declared_type: Any) -> TypeAdapter:
-    return TypeAdapter(declared_type)
+_adapter = lru_cache(TypeAdapter)
 
 
 @lru_cache
@@ -311,14 +305,6 @@ def _in_range(name: str, value: Any, file: str) -> None:
             adapter.validate_python(item, strict=True)
         except ValidationError as error:
             raise ParameterError(f"{file}: {name} = {item!r}: {error.errors()[0]['msg'].lower()}") from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,26 +20,14 @@ _SIGNS = {"above": "≥", "below": "≤"}
 COLUMNS = (39, 18, 26, 12)  # id, published, observed, verdict
 
 
-@dataclass(frozen=True)
-class Summary:
+def summary(results: Iterable[Result]) -> SimpleNamespace:
     """How many claims of each verdict, and of how many of them luck alone may have got `alpha` wrong."""
-
-    total: int
-    reproduced: int
-    contradicted: int
-    inconclusive: int
-    alpha: float
-    tested: int  # those with runs enough for a test; the exact ones need none, hence no luck
-    bare: int  # tested against a published mean without a std, which the test must take as exact
-
-
-def summary(results: Iterable[Result]) -> Summary:
     results = list(results)
-    counts = Counter(result.verdict for result in results)
-    tested = [result for result in results if result.kind != "exact" and result.n > 0]
+    tested = [result for result in results if result.kind != "exact" and result.n > 0]  # the exact ones need no runs
     bare = [result for result in tested if result.kind == "equivalence" and result.claim.std is None]
+    counts = {name: sum(result.verdict == name for result in results) for name in VERDICTS}
     alpha = results[0].claim.setting.alpha if results else 0.05
-    return Summary(len(results), *(counts[name] for name in VERDICTS), alpha, len(tested), len(bare))
+    return SimpleNamespace(total=len(results), **counts, alpha=alpha, tested=len(tested), bare=len(bare))
 
 
 def counted(results: Iterable[Result]) -> str:
@@ -152,7 +140,7 @@ def _other(one: Quantity, other: Quantity) -> str:
     words += [METRICS[other.metric].short] if "metric" in differ else []
     words += [f"normalised: {other.normalise or 'as the study does'}"] if "normalise" in differ else []
     words += ["ours"] if differ & {"settings", "decay", "rms_eps"} else []
-    words += [f"{name} {getattr(other, name)}" for name in ("depth", "hidden", "penalty", "epochs") if name in differ]
+    words += [f"{name} {getattr(other, name)}" for name in ("depth", "penalty", "epochs") if name in differ]
     return " ".join(words) or "the other"
 
 

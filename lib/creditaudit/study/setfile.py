@@ -1,6 +1,5 @@
 """A setting that somebody tried, as a parameter set of a section: params/<section>/<name>.yaml."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,7 @@ HOLDS = {  # parameter -> what it says of a run
 
 def write(section: str, name: str, specs: Sequence[RunSpec]) -> tuple[Path, list[str]]:
     """Write the set; returns its path and what of the setting the section has no parameter for."""
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-        raise ParameterError(f"{name!r}: a set's name is made of letters, digits and _")
-    path, known = paths.PARAMS / section / f"{name}.yaml", params.declared(section)
+    path, known = paths.PARAMS / section / f"{paths.file_name(name, 'set')}.yaml", params.declared(section)
     if section not in sections.training():
         raise ParameterError(f"{section} trains nothing: choose one of {', '.join(sections.training())}")
     if path.exists():

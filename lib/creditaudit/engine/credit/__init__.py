@@ -6,7 +6,9 @@ are good to have. `catalogue` finds it; nothing else has to be told. Most rules 
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from creditaudit.engine import catalogue
@@ -18,35 +20,28 @@ from creditaudit.engine.pictures import CLASSES
 __all__ = ["CLASSES", "RULES", "Credit", "Rule", "onehot", "output_gradient"]
 
 
-class _Rules(Mapping[str, type[Rule]]):
+class _Rules:
     """name -> class, imported when it is asked for: a rule that cannot be imported stops no other."""
 
-    def __init__(self) -> None:
-        self.modules: dict[tuple[str, str | None], ModuleType] = {}
-
     def __getitem__(self, name: str) -> type[Rule]:
-        entry, code = catalogue.entries()[name], catalogue.digest(name)
-        place = str(entry.path), code
-        if place not in self.modules:
-            self.modules[place] = _imported(entry, code)
-        return getattr(self.modules[place], entry.cls)
+        entry = catalogue.entries()[name]
+        return getattr(_imported(entry.path, catalogue.digest(name)), entry.cls)
 
     def __iter__(self) -> Iterator[str]:
         return iter(catalogue.entries())
 
-    def __len__(self) -> int:
-        return len(catalogue.entries())
 
-
-def _imported(entry: catalogue.Entry, code: str | None) -> ModuleType:
+@cache
+def _imported(path: Path, code: str | None) -> ModuleType:
+    """Once for every version of a rule's code; the study's are modules of this package."""
     try:
         if code is None:
-            return importlib.import_module(f"{__name__}.{entry.module}")
-        spec = importlib.util.spec_from_file_location(f"{__name__}.{entry.module}", entry.path)
+            return importlib.import_module(f"{__name__}.{path.stem}")
+        spec = importlib.util.spec_from_file_location(f"{__name__}.{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except Exception as error:
-        raise catalogue.RuleError(f"{entry.path.name} cannot be imported ({type(error).__name__}: {error})") from error
+        raise catalogue.RuleError(f"{path.name} cannot be imported ({type(error).__name__}: {error})") from error
     return module
 
 
