@@ -34,9 +34,8 @@ _JOINED = re.compile(
 )
 _SENTENCE = re.compile(r".+?(?:\.(?=\s+\W*[A-Z])|$)", re.DOTALL)
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
-SHOWN = {
-    "NbConvertBase": {"display_data_priority": [*_IMAGES, "text/markdown", "text/plain"]}
-}  # of an output, the first
+# of an output the first of these is shown
+SHOWN = {"NbConvertBase": {"display_data_priority": [*_IMAGES, "text/markdown", "text/plain"]}}
 TEMPLATES = paths.PAPER / "templates" / "creditaudit"
 
 
